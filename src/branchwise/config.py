@@ -1,0 +1,402 @@
+"""The one typed place for settings. Defaults are the recommended values; errors name key, value and remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from branchwise.rollout.engine import Sampling
+
+PRESETS = Path(__file__).parent / "algorithm" / "presets"
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be, with what would be right."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True)
+
+
+class LoraConfig(Section):
+    r: int = 16
+    """Rank."""
+    alpha: int = 32
+    target_modules: str | list[str] = "all-linear"
+
+
+class ModelConfig(Section):
+    path: str
+    """A Hugging Face id or a folder."""
+    revision: str | None = None
+    trust_remote_code: bool = False
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the weights held. auto: float32 where they are trained, bfloat16 where they are frozen (LoRA)."""
+    lora: LoraConfig | None = None
+    """Train an adapter; the reference is then the model with the adapter off."""
+    load_in_4bit: bool = False
+    """QLoRA; needs bitsandbytes and `lora`."""
+    gradient_checkpointing: bool = False
+    """Less memory, about a third more time."""
+
+
+class Source(Section):
+    path: str
+    """A JSONL, JSON, CSV or Parquet file, a Hugging Face dataset id, or `reasoning_gym:TASK`."""
+    split: str = "train"
+    subset: str | None = None
+    limit: int | None = Field(None, ge=1)
+    """At most so many rows; for a reasoning-gym task, how many to generate (default 500)."""
+    args: dict[str, Any] = {}
+    """Settings of a reasoning-gym task, its `seed` among them."""
+
+
+def _source(value: Any) -> Any:
+    return {"path": value} if isinstance(value, str) else value
+
+
+class DataConfig(Section):
+    train: Annotated[Source | None, BeforeValidator(_source)] = None
+    """A path, or a mapping with path, split, subset, limit, args. From Python a dataset may be given instead."""
+    eval: Annotated[Source | None, BeforeValidator(_source)] = None
+    """Held-out questions; none: no evaluation."""
+    system_prompt: str | None = None
+    examples: list[dict[Literal["question", "response"], str]] = []
+    """Worked examples, put before the question as chat turns."""
+    template: str = "{question}"
+    """The user's message; any column may stand in it."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Passed to the chat template, such as enable_thinking."""
+    max_prompt_tokens: int = Field(1024, ge=1)
+    """Questions whose original is longer are left out, and phrasings that are longer; both are counted."""
+    shuffle: bool = True
+
+
+class RewardConfig(Section):
+    function: str
+    """A built-in's name (`math`), a dotted path (`package.module.function`), or `file.py:function`."""
+    weight: float = 1.0
+    args: dict[str, Any] = {}
+    """Keyword arguments given to every call."""
+
+
+def _reward(value: Any) -> Any:
+    return {"function": value} if isinstance(value, str) else value
+
+
+class TreeConfig(Section):
+    rephrasings: int = Field(0, ge=0)
+    """N: at most so many of a question's `rephrasings` join the original."""
+    thoughts: int = Field(8, ge=1)
+    """K: thoughts (without a marker, responses) sampled from each phrasing."""
+    answers: int = Field(1, ge=1)
+    """M: answers sampled from each thought."""
+    marker: str | None = "</think>"
+    """Ends a thought; null: responses are one segment."""
+    unclosed: Literal["score", "mask", "force_close"] = "score"
+    """A thought without its marker: scored with an empty answer; or that, and its tokens not trained on; or closed by force and answered."""
+    uniform: Literal["keep", "drop", "resample", "expand"] = "keep"
+    """A pool whose rewards are all equal: trained on as it is, left out, replaced by further questions, or the rephrasings sampled only then."""
+    resample_budget: float = Field(3.0, ge=1)
+    """`resample` draws at most so many times the questions of a batch."""
+
+
+class SamplingConfig(Section):
+    temperature: float = Field(1.0, gt=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    """0: off."""
+    min_p: float = Field(0.0, ge=0, lt=1)
+    allow_truncated: bool = False
+    """Train on truncated sampling (top_p, top_k, min_p) although its log-probs are not the policy's: ratios are biased."""
+    max_thought_tokens: int = Field(1024, ge=1)
+    max_answer_tokens: int = Field(512, ge=1)
+    """Without a marker a response may have the sum of both."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type the in-process engine samples in; auto: the training precision. Another type than the policy's shows as mismatch."""
+    max_rows: int = Field(256, ge=1)
+    """The most sequences the in-process engine decodes at once."""
+
+
+class AlgorithmConfig(Section):
+    advantage: str = "group_relative"
+    """`group_relative` (equations in algorithm/advantage.py), or the path of a function of yours."""
+    pool: Literal["phrasing", "question"] = "phrasing"
+    """The rewards normalised together: a phrasing's (GRPO, GRPO-MA), or all of a question's (TA-GRPO)."""
+    baseline: Literal["mean", "leave_one_out"] = "mean"
+    scale: Literal["group", "batch", "none"] = "group"
+    """What centred rewards are divided by: their pool's std, the batch's, or nothing (Dr.GRPO)."""
+    ddof: Literal[0, 1] = 1
+    eps: float = Field(1e-6, ge=0)
+    """Added to the std."""
+    segments: Literal["split", "joint"] | None = None
+    """Thought and answer with advantages of their own, or a response as one; default: split where M > 1."""
+    aggregation: Literal["sequence", "token", "constant"] = "sequence"
+    """A token's weight: 1/(nodes · its node's length), 1/tokens (DAPO), or 1/(nodes · limit) (Dr.GRPO)."""
+    answer_weight: float = Field(1.0, ge=0)
+    """Weight of the answers' objective beside the thoughts' (GRPO-MA: 1)."""
+    ratio: Literal["token", "sequence"] = "token"
+    """Importance ratio of each token, or the geometric mean of its node (GSPO)."""
+    surrogate: Literal["clip", "cispo"] = "clip"
+    clip_low: float = Field(0.2, ge=0)
+    clip_high: float = Field(0.2, ge=0)
+    answer_clip_low: float | None = Field(None, ge=0)
+    """Clip range of answers where it differs from thoughts'."""
+    answer_clip_high: float | None = Field(None, ge=0)
+    dual_clip: float | None = Field(None, gt=1)
+    """Bounds the loss at so many times |A| where A < 0 (the authors' TA-GRPO code: 3)."""
+    cispo_cap: float = Field(5.0, gt=0)
+    """CISPO: the ratio is capped at this value (not 1 + it)."""
+    kl: float = Field(0.0, ge=0)
+    """Weight of the KL to the reference (k3)."""
+    entropy: float = Field(0.0, ge=0)
+    """Weight of the entropy bonus."""
+    anchor: Literal["original", "behaviour", "importance"] = "original"
+    """The prompt that ratios of a rephrasing's responses are conditioned on: the original question (TA-GRPO), the one they were sampled
+    under, or the original with importance weights towards that."""
+    correction: float | None = Field(None, gt=0)
+    """C: losses are multiplied by min(C, π_prox/μ), against mismatch of sampler and policy; null: off (but measured). `importance`
+    needs it."""
+    overlong_buffer: int = Field(0, ge=0)
+    """DAPO's soft punishment: a response's reward falls to R − 1 over the last so many tokens before the limit."""
+
+
+class TrainConfig(Section):
+    output_dir: str = "runs/branchwise"
+    steps: int = Field(100, ge=1)
+    questions: int = Field(8, ge=1)
+    """Questions a batch, over all processes."""
+    updates: int = Field(1, ge=1)
+    """Optimizer steps a batch is split into, by questions."""
+    epochs: int = Field(1, ge=1)
+    """Times a batch is gone over."""
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    learning_rate: float = Field(1e-6, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup_steps: int = Field(0, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After the warm-up, in optimizer steps."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the computation (autocast). auto: bfloat16 where the hardware is quick at it."""
+    pack_tokens: int = Field(16384, ge=16)
+    """Tree tokens forwarded at once; bounds memory, changes no result."""
+    logit_chunk: int = Field(1024, ge=1)
+    """Scored positions whose logits exist at once."""
+    seed: int = 0
+    save_every: int = Field(0, ge=0)
+    """Steps between checkpoints; 0: only the final model."""
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = []
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+
+
+class EvalConfig(Section):
+    every: int = Field(0, ge=0)
+    """Steps between held-out evaluations; 0: only before and after. The best checkpoint is kept."""
+    samples: int = Field(1, ge=1)
+    """Responses to each held-out question."""
+    temperature: float | None = Field(None, ge=0)
+    """Default: the training temperature. 0 is greedy."""
+
+
+class Config(Section):
+    preset: str | None = None
+    """Start from a preset (`branchwise presets`); every key given here wins over it."""
+    model: ModelConfig
+    data: DataConfig = DataConfig()
+    rewards: list[Annotated[RewardConfig, BeforeValidator(_reward)]] = [RewardConfig(function="math")]
+    tree: TreeConfig = TreeConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    train: TrainConfig = TrainConfig()
+    eval: EvalConfig = EvalConfig()
+    engine: Literal["transformers"] = "transformers"
+
+    @property
+    def joint(self) -> bool:
+        """Whether a response is one node of the objective."""
+        if self.algorithm.segments is None:
+            return self.tree.answers == 1
+        return self.algorithm.segments == "joint"
+
+    def sampling_plan(self) -> Sampling:
+        """What the engine is told for training."""
+        s = self.sampling
+        return Sampling(
+            seed=self.train.seed,
+            temperature=s.temperature,
+            top_p=s.top_p,
+            top_k=s.top_k,
+            min_p=s.min_p,
+            marker=self.tree.marker,
+            max_thought_tokens=s.max_thought_tokens,
+            max_answer_tokens=s.max_answer_tokens,
+            force_close=self.tree.unclosed == "force_close",
+        )
+
+
+def load_config(source: str | Path | dict[str, Any], overrides: list[str] | None = None) -> Config:
+    """Read a YAML file or a mapping, lay `key=value` overrides over it and its preset under it, and check the whole.
+
+    Raises:
+        ConfigError: unknown keys, values of the wrong type, combinations that cannot be.
+    """
+    values = dict(source) if isinstance(source, dict) else _read_yaml(Path(source))
+    for override in overrides or []:
+        values = _merge(values, _parse_override(override))
+    if preset := values.get("preset"):
+        values = _merge(_read_yaml(preset_path(preset)), values)
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from None
+    if problems := list(_conflicts(config)):
+        raise ConfigError("\n".join(problems))
+    return config
+
+
+def preset_path(name: str) -> Path:
+    """The file of a preset.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    path = PRESETS / f"{name}.yaml"
+    if not path.exists():
+        raise ConfigError(f"preset: there is no {name!r}; choose one of {', '.join(preset_names())}")
+    return path
+
+
+def preset_names() -> list[str]:
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def _conflicts(c: Config):  # noqa: C901 - a flat list of rules reads best whole
+    """Combinations that cannot be, each with its way out."""
+    a, t, s = c.algorithm, c.tree, c.sampling
+    if t.marker is None and t.answers > 1:
+        yield (
+            f"tree.answers: {t.answers} answers from a thought need a marker that ends it; "
+            "set tree.marker (such as '</think>') or tree.answers: 1"
+        )
+    if t.marker == "":
+        yield "tree.marker: '' can end nothing; set the text that ends a thought, or null for responses in one segment"
+    if a.segments == "joint" and t.answers > 1:
+        yield (
+            f"algorithm.segments: 'joint' takes a response as one node and cannot share a thought among "
+            f"tree.answers: {t.answers}; set algorithm.segments: split"
+        )
+    if a.baseline == "leave_one_out" and a.scale == "group":
+        yield (
+            "algorithm.baseline: 'leave_one_out' divided by its own group's std makes spikes; "
+            "set algorithm.scale: none (RLOO) or batch"
+        )
+    if a.anchor == "importance" and a.correction is None:
+        yield "algorithm.anchor: 'importance' weighs tokens by min(C, π/μ); set algorithm.correction: C, such as 2.0"
+    truncated = [
+        f"sampling.{key}: {value}"
+        for key, value, off in (("top_p", s.top_p, 1.0), ("top_k", s.top_k, 0), ("min_p", s.min_p, 0.0))
+        if value != off
+    ]
+    if truncated and not s.allow_truncated:
+        yield (
+            f"{', '.join(truncated)}: truncated sampling gives tokens probability 0 that the policy does not, so ratios "
+            "are biased; leave it out, or set sampling.allow_truncated: true"
+        )
+    if t.uniform == "expand" and t.rephrasings == 0:
+        yield "tree.uniform: 'expand' spends rollouts on rephrasings; set tree.rephrasings, or tree.uniform: resample"
+    if t.uniform == "expand" and a.pool == "phrasing":
+        yield "tree.uniform: 'expand' joins the rephrasings to the question's pool; set algorithm.pool: question"
+    if t.thoughts * t.answers * (1 + t.rephrasings) < 2 or (a.pool == "phrasing" and t.thoughts * t.answers < 2):
+        yield f"tree.thoughts: a pool of {t.thoughts} has nothing to compare; set tree.thoughts: 2 or more"
+    if a.surrogate == "cispo" and a.dual_clip is not None:
+        yield "algorithm.dual_clip: goes with surrogate 'clip' alone; remove it or set algorithm.surrogate: clip"
+    if c.model.load_in_4bit and c.model.lora is None:
+        yield "model.load_in_4bit: 4-bit weights cannot be trained; add model.lora"
+    if c.train.questions < c.train.updates:
+        yield (
+            f"train.updates: {c.train.updates} optimizer steps cannot share train.questions: {c.train.questions}; "
+            "a question's tree is never split: lower train.updates"
+        )
+    if not c.rewards:
+        yield "rewards: nothing would be rewarded; name a function, such as [math]"
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a config is a mapping of sections (model:, data:, …)")
+    return values
+
+
+def _parse_override(text: str) -> dict[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{text!r}: an override reads key=value, such as train.steps=20")
+    parsed: Any = _number_or_yaml(value)
+    for part in reversed(key.split(".")):
+        parsed = {part: parsed}
+    return parsed
+
+
+def _number_or_yaml(value: str) -> Any:
+    # YAML 1.1 takes 1e-6 for text
+    try:
+        return float(value) if "e" in value.lower() else yaml.safe_load(value)
+    except ValueError:
+        return yaml.safe_load(value)
+
+
+def _merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+    """`high` laid over `low`, mapping by mapping."""
+    merged = dict(low)
+    for key, value in high.items():
+        both = isinstance(merged.get(key), dict) and isinstance(value, dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _explain(error: ValidationError) -> str:
+    return "\n".join(_explain_one(e) for e in error.errors())
+
+
+def _explain_one(e: Any) -> str:
+    import difflib
+
+    place = [part for part in e["loc"] if not str(part).startswith("function-")]
+    key = ".".join(str(part) for part in place)
+    if e["type"] == "extra_forbidden":
+        known = _known_keys(place[:-1])
+        close = difflib.get_close_matches(str(place[-1]), known, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
+        return f"{key}: unknown key; {remedy}"
+    if e["type"] == "missing":
+        return f"{key}: missing; it has no default"
+    return f"{key}: {e['input']!r} is not possible: {e['msg']}"
+
+
+def _known_keys(place: list[Any]) -> list[str]:
+    section: Any = Config
+    for part in place:
+        if isinstance(part, int):
+            continue
+        field = section.model_fields.get(part)
+        section = _section_of(field.annotation) if field else None
+        if section is None:
+            return []
+    return sorted(section.model_fields)
+
+
+def _section_of(annotation: Any) -> type[Section] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((s for arg in getattr(annotation, "__args__", ()) if (s := _section_of(arg))), None)
