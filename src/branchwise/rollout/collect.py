@@ -1,0 +1,76 @@
+"""The one loop between data and update: draw questions, sample, reward, and accept, expand or draw again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from branchwise.algorithm.advantage import pools
+from branchwise.config import Config
+from branchwise.rollout.engine import Limb
+from branchwise.tree import Question, Tree, prompt_node
+
+
+@dataclass(slots=True)
+class Batch:
+    """The trees of one step."""
+
+    trees: list[Tree]
+    """Accepted, to be trained on."""
+    rejected: list[Tree] = field(default_factory=list)
+    """Uniform, and replaced by others (`resample`)."""
+    expanded: int = 0
+    """Trees whose rephrasings were sampled because the original's pool was uniform (`expand`)."""
+
+
+def collect(
+    draw: Callable[[int], list[Tree]],
+    grow: Callable[[list[Limb]], None],
+    score: Callable[[list[Tree]], None],
+    config: Config,
+    count: int,
+) -> Batch:
+    """Collect `count` trees.
+
+    Args:
+        draw: gives so many further trees, their phrasings rendered and nothing sampled yet.
+        grow: samples limbs.
+        score: rewards the leaves that have no reward yet.
+        config: its `tree` says what a tree is and what becomes of a uniform pool.
+        count: questions of the batch (of this process).
+    """
+    batch = Batch([])
+    budget = int(count * config.tree.resample_budget) if config.tree.uniform == "resample" else count
+    while len(batch.trees) < count and budget > 0:
+        trees = draw(min(count - len(batch.trees), budget))
+        budget -= len(trees)
+        first = 1 if config.tree.uniform == "expand" else None
+        grow([limb for tree in trees for limb in limbs(tree, config)[:first]])
+        score(trees)
+        if config.tree.uniform == "expand":
+            poor = [tree for tree in trees if is_uniform(tree, config)]
+            grow([limb for tree in poor for limb in limbs(tree, config)[1:]])
+            score(poor)
+            batch.expanded += len(poor)
+        for tree in trees:
+            replace = config.tree.uniform == "resample" and is_uniform(tree, config)
+            (batch.rejected if replace else batch.trees).append(tree)
+    return batch
+
+
+def limbs(tree: Tree, config: Config) -> list[Limb]:
+    """One limb a phrasing, the original first."""
+    return [Limb(tree, place, config.tree.thoughts, config.tree.answers) for place in tree.phrasings()]
+
+
+def is_uniform(tree: Tree, config: Config) -> bool:
+    """Whether no pool of the tree has anything to compare."""
+    return all(pool.uniform is not None or pool.counted < 2 for pool in pools(tree, config.algorithm.pool))
+
+
+def seedling(question: Question, prompt_ids: Sequence[list[int]], *, draw: int, step: int) -> Tree:
+    """A tree of prompts alone."""
+    tree = Tree(question, draw, step)
+    for n, ids in enumerate(prompt_ids):
+        tree.add(prompt_node(n, ids))
+    return tree

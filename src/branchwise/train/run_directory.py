@@ -1,0 +1,76 @@
+"""The files of a run: config, versions, metrics, trees, checkpoints, summary."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from branchwise.config import Config
+from branchwise.tree import Tree
+
+
+class RunDirectory:
+    """Writes what a run leaves behind under `train.output_dir`."""
+
+    def __init__(self, config: Config, decode: Any) -> None:
+        self.path = Path(config.train.output_dir)
+        self.decode = decode
+        (self.path / "trees").mkdir(parents=True, exist_ok=True)
+        resolved = yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
+        (self.path / "config.yaml").write_text(resolved, encoding="utf-8")
+        self.write_json("versions.json", versions())
+        self._metrics = (self.path / "metrics.jsonl").open("w", encoding="utf-8")
+
+    def metrics(self, step: int, values: dict[str, Any]) -> None:
+        """Append a line to metrics.jsonl."""
+        self._metrics.write(json.dumps({"step": step, **values}) + "\n")
+        self._metrics.flush()
+
+    def trees(self, name: str, trees: list[Tree], advantages: list[list[Any]] | None = None) -> None:
+        """Write trees/NAME.jsonl, a tree a line: texts, rewards and, where given, advantages."""
+        with (self.path / "trees" / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+            for b, tree in enumerate(trees):
+                record = self._tree(tree, advantages[b] if advantages else None)
+                file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+
+    def _tree(self, tree: Tree, advantages: list[Any] | None) -> dict[str, Any]:
+        nodes = []
+        for i, node in enumerate(tree.nodes):
+            entry = {
+                "kind": node.kind,
+                "parent": node.parent,
+                "index": node.index,
+                "text": self.decode(node.ids_T),
+                "tokens": len(node.ids_T),
+                "finish": node.finish,
+            }
+            if node.kind != "phrasing":
+                entry["logprob"] = round(float(node.logprobs_T.sum()), 4)
+                if advantages:
+                    entry["advantage"] = round(float(np.mean(advantages[i])), 6)
+                if not tree.children[i]:
+                    entry |= {"reward": node.reward, "parts": node.parts}
+                    entry |= {"reason": node.reason} if node.reason else {}
+            nodes.append(entry)
+        question = {"id": tree.question.id, "answer": tree.question.columns.get("answer")}
+        return {"question": question, "draw": tree.draw, "step": tree.step, "nodes": nodes}
+
+    def write_json(self, name: str, values: dict[str, Any]) -> None:
+        (self.path / name).write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def close(self) -> None:
+        self._metrics.close()
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that numbers depend on."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in ("branchwise", "torch", "transformers", "accelerate", "peft", "datasets", "numpy", "math-verify"):
+        found[name] = importlib.metadata.version(name)
+    return found
