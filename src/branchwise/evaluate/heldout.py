@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from branchwise.rollout.engine import Limb
 from branchwise.tree import Tree
 
 
@@ -19,42 +17,25 @@ class HeldOut:
     low: float
     high: float
     n: int
-    missing: int = 0
+    missing: int
     """Leaves without a reward; they count nowhere."""
-
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self)
 
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}] (n={self.n})"
 
 
-def evaluate(
-    trees: list[Tree],
-    grow: Callable[[list[Limb]], None],
-    score: Callable[[list[Tree]], None],
-    samples: int,
-) -> HeldOut:
-    """Sample so many responses to each tree's original question and average their rewards.
+def held_out_mean(trees: list[Tree], resamples: int = 10_000) -> HeldOut:
+    """Mean of the questions' mean rewards and its percentile bootstrap interval (95%, questions resampled).
 
     Raises:
         ValueError: no leaf was rewarded.
     """
-    grow([Limb(tree, 0, samples, 1) for tree in trees])
-    score(trees)
     rewards = [[tree.nodes[i].reward for i in tree.leaves()] for tree in trees]
-    return interval([[r for r in rs if r is not None] for rs in rewards], sum(r is None for rs in rewards for r in rs))
-
-
-def interval(rewards: list[list[float]], missing: int = 0, resamples: int = 10_000) -> HeldOut:
-    """Mean of the questions' mean rewards and its percentile bootstrap interval (95%, questions resampled).
-
-    Raises:
-        ValueError: no reward at all.
-    """
-    means_B = np.array([np.mean(rs) for rs in rewards if rs], dtype=np.float64)
+    known = [[r for r in rs if r is not None] for rs in rewards]
+    means_B = np.array([np.mean(rs) for rs in known if rs], dtype=np.float64)
     if not len(means_B):
         raise ValueError("held-out evaluation: no response was rewarded; see the reasons in the run's trees")
     picks = np.random.default_rng(0).integers(len(means_B), size=(resamples, len(means_B)))
     low, high = np.percentile(means_B[picks].mean(axis=1), [2.5, 97.5])
+    missing = sum(r is None for rs in rewards for r in rs)
     return HeldOut(float(means_B.mean()), float(low), float(high), len(means_B), missing)

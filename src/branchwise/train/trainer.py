@@ -1,0 +1,129 @@
+"""The training loop, and the parts it holds together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformers import get_scheduler, set_seed
+
+from branchwise.config import Config, ConfigError, load_config
+from branchwise.data.load import load_questions
+from branchwise.data.prompt import Renderer
+from branchwise.data.stream import Stream
+from branchwise.evaluate.heldout import HeldOut, held_out_mean
+from branchwise.policy.load import load_policy
+from branchwise.rewards.run import RewardRunner
+from branchwise.rollout.collect import Batch, collect, seedling
+from branchwise.rollout.engine import Limb
+from branchwise.rollout.transformers import TransformersEngine
+from branchwise.train.metrics import Stopwatch
+from branchwise.train.optimizer import make_optimizer
+from branchwise.train.progress import Display
+from branchwise.train.run import Run
+from branchwise.train.update import update
+from branchwise.train.world import World
+from branchwise.tree import Question, Tree
+
+EVALUATION = -1
+"""The step that keys the random numbers of evaluation: every evaluation draws with the same ones."""
+
+
+class Trainer:
+    """Trains a model on questions with reward functions.
+
+    Args:
+        model: a Hugging Face id, a folder, or a loaded model; default: the config's `model.path`.
+        reward_funcs: functions with TRL's signature, or their names; default: the config's `rewards`.
+        train_dataset: a dataset or a list of rows; default: the config's `data.train`.
+        eval_dataset: held-out questions; default: the config's `data.eval`.
+        config: a `Config`, a mapping, or a YAML file's path.
+        peft_config: a peft config; default: the config's `model.lora`.
+        processing_class: a tokenizer; default: the model's own.
+
+    Raises:
+        ConfigError: a setting or the data cannot be.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        reward_funcs: Any = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        config: Config | dict[str, Any] | str | Path | None = None,
+        peft_config: Any = None,
+        processing_class: Any = None,
+    ) -> None:
+        self.config = c = _resolve(config, model)
+        set_seed(c.train.seed)
+        self.world = World(c.train)
+        self.display = Display(c.train.steps, quiet=not self.world.is_main)
+        loaded = None if isinstance(model, str) else model
+        self.policy = load_policy(c, model=loaded, processing_class=processing_class, peft_config=peft_config)
+        self.engine = TransformersEngine.of(self.policy, c)
+        self.renderer = Renderer.of(self.policy.tokenizer, c)
+        self.rewards = RewardRunner.of(reward_funcs, c, self.policy.tokenizer)
+        self.questions = self._questions(train_dataset or c.data.train, "data.train")
+        held_out = eval_dataset or c.data.eval
+        self.eval_questions = self._questions(held_out, "data.eval") if held_out else []
+        self.stream = Stream(len(self.questions), c.train.seed, c.data.shuffle)
+        self.optimizer = make_optimizer(self.policy.trainable_parameters(), c.train)
+        self.scheduler = get_scheduler(
+            "constant_with_warmup" if c.train.schedule == "constant" else c.train.schedule,
+            self.optimizer,
+            num_warmup_steps=c.train.warmup_steps,
+            num_training_steps=c.train.steps * c.train.updates * c.train.epochs,
+        )
+
+    def train(self) -> dict[str, Any]:
+        """Run all steps; write the run directory; return the summary that summary.json holds."""
+        c = self.config
+        with Run(self) as run:
+            run.evaluated(0, self.evaluate())
+            for step in range(1, c.train.steps + 1):
+                clock = Stopwatch()
+                batch = self.collect(step, clock)
+                with clock("update"):
+                    result = update(self.policy, self.optimizer, self.scheduler, batch.trees, c, self.world)
+                with clock("weights"):
+                    self.engine.sync(self.policy.model)
+                run.stepped(step, batch, result, clock)
+                last = step == c.train.steps
+                if last or (c.eval.every and step % c.eval.every == 0):
+                    run.evaluated(step, self.evaluate())
+                if last or (c.train.save_every and step % c.train.save_every == 0):
+                    run.save(step)
+            return run.summary()
+
+    def collect(self, step: int, clock: Stopwatch) -> Batch:
+        """Sample and reward this process's share of the step's trees."""
+        sampling = self.config.sampling_plan()
+        return collect(
+            draw=lambda count: [self.seedling(self.questions[i], draw, step) for draw, i in self.stream.take(count)],
+            grow=clock.timed("sampling", lambda limbs: self.engine.grow(limbs, sampling)),
+            score=clock.timed("rewards", self.rewards.score),
+            config=self.config,
+            count=self.world.share(self.config.train.questions),
+        )
+
+    def evaluate(self) -> tuple[HeldOut, list[Tree]] | None:
+        """Mean reward on the held-out questions, and the trees it was measured on; None where there are no questions."""
+        if not self.eval_questions:
+            return None
+        c, world = self.config, self.world
+        sampling = replace(
+            c.sampling_plan(),
+            temperature=c.sampling.temperature if c.eval.temperature is None else c.eval.temperature,
+            force_close=False,
+        )
+        mine = range(world.rank, len(self.eval_questions), world.size)
+        trees = [self.seedling(self.eval_questions[i], i, EVALUATION) for i in mine]
+        self.engine.grow([Limb(tree, 0, c.eval.samples, 1) for tree in trees], sampling)
+        self.rewards.score(trees)
+        trees = world.gather(trees)
+        return held_out_mean(trees), trees
+
+    def seedling(self, question: Question, draw: int, step: int) -> Tree:
+        return seedling(question, [self.renderer.ids(p) for p in question.phrasings], draw=draw, step=step)
