@@ -25,7 +25,9 @@ def main(overrides: list[str]) -> None:
 def report(summary: dict, folder: Path) -> None:
     before, after = (summary["held_out"][when] for when in ("before", "after"))
     for when, h in (("before", before), ("after", after)):
-        print(f"held-out mean reward {when:>6}: {h['mean']:.3f}  95% interval {h['low']:.3f} to {h['high']:.3f}  n={h['n']}")
+        print(
+            f"held-out mean reward {when:>6}: {h['mean']:.3f}  95% interval {h['low']:.3f} to {h['high']:.3f}  n={h['n']}"
+        )
     pools = summary["uniform_pools"]
     print(
         f"training: {summary['steps']} steps, {summary['leaves']} leaves, {summary['training_seconds']:.0f} s\n"

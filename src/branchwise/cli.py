@@ -43,7 +43,9 @@ def main_options(
 )
 def train(
     config: Annotated[Path, typer.Argument(help="A YAML file.", metavar="CONFIG.yaml")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, laid over it.", metavar="[KEY=VALUE]…")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value, laid over it.", metavar="[KEY=VALUE]…")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check config and data; load no weights.")] = False,
 ) -> None:
     """Train a model.

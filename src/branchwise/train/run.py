@@ -62,7 +62,9 @@ class Run:
             "tokens_per_second": sums["sampled_tokens"] / seconds,
         }
         self.training_seconds += seconds
-        self.totals += Counter({k: int(v) for k, v in sums.items() if v and k.startswith(("drawn/", "leaves", "missing"))})
+        self.totals += Counter(
+            {k: int(v) for k, v in sums.items() if v and k.startswith(("drawn/", "leaves", "missing"))}
+        )
         self.totals["updates"] += len(result.grad_norms)
         trees = self.world.gather(list(zip(batch.trees, result.advantages)))
         rejected = self.world.gather(batch.rejected)

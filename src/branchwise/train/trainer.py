@@ -109,7 +109,7 @@ class Trainer:
         )
 
     def evaluate(self) -> tuple[HeldOut, list[Tree]] | None:
-        """Mean reward on the held-out questions, and the trees it was measured on; None where there are no questions."""
+        """Mean reward on the held-out questions, and the trees behind it; None where there are no questions."""
         if not self.eval_questions:
             return None
         c, world = self.config, self.world
@@ -127,3 +127,16 @@ class Trainer:
 
     def seedling(self, question: Question, draw: int, step: int) -> Tree:
         return seedling(question, [self.renderer.ids(p) for p in question.phrasings], draw=draw, step=step)
+
+
+def _resolve(config: Config | dict[str, Any] | str | Path | None, model: Any) -> Config:
+    """The config with the model's name in it."""
+    name = model if isinstance(model, str) else getattr(getattr(model, "config", None), "_name_or_path", None)
+    if isinstance(config, Config):
+        return (
+            config
+            if name is None
+            else config.model_copy(update={"model": config.model.model_copy(update={"path": name})})
+        )
+    overrides = [] if name is None else [f"model.path={name or 'in-memory'}"]
+    return load_config(config or {}, overrides)

@@ -34,7 +34,7 @@ class World:
         return count // self.size + (self.rank < count % self.size)
 
     def sum(self, values: dict[str, float]) -> dict[str, float]:
-        """The values added up by key; a process may lack keys that others have. Keys that begin with `max/` are maxima."""
+        """The values added up by key (maxima under `max/`); a process may lack keys that others have."""
         if self.size == 1:
             return values
         total: dict[str, float] = defaultdict(float)
