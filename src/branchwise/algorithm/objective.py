@@ -174,7 +174,7 @@ def _stats(
     stats |= {f"{name}/count": here_S.sum() for name, _, here_S in averaged}
     if len(ratio_S):
         stats |= {"max/ratio": ratio_S.max(), "max/mismatch": (mismatch_S * scored.own_S).max()}
-    return dict(zip(stats, torch.stack([value.double() for value in stats.values()]).tolist()))
+    return dict(zip(stats, torch.stack([value.float() for value in stats.values()]).tolist()))
 
 
 def clipped(ratio_S: Tensor, scored: Scored, a: AlgorithmConfig) -> tuple[Tensor, Tensor]:
