@@ -55,9 +55,10 @@ def batch_sums(batch: Batch) -> dict[str, float]:
     sums["trees"] = len(batch.trees)
     sums["rejected"] = len(batch.rejected)
     sums["expanded"] = batch.expanded
-    sums["sampled_tokens"] = sum(
-        int(node.sampled_T.sum()) for tree in batch.trees + batch.rejected for node in tree.nodes
-    )
+    for tree in batch.trees + batch.rejected:
+        for node in tree.nodes:
+            sums["sampled_tokens"] += int(node.sampled_T.sum())
+            sums["sampled_logprob"] += float(node.logprobs_T.sum())
     return dict(sums)
 
 
@@ -100,7 +101,10 @@ def missing_reasons(trees: list[Tree]) -> Counter[str]:
 
 
 def batch_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Means and shares from `batch_sums`, summed over processes."""
+    """Means and shares from `batch_sums`, summed over processes.
+
+    `entropy_estimate` is the mean of −log μ over the sampled tokens, in nats: without bias, and for free.
+    """
     get = sums.get
     leaves, rewarded = get("leaves", 0), get("leaves", 0) - get("missing", 0)
     metrics: dict[str, float] = {"leaves": leaves, "trees": sums["trees"], "sampled_tokens": sums["sampled_tokens"]}
@@ -109,6 +113,8 @@ def batch_metrics(sums: dict[str, float]) -> dict[str, float]:
         metrics["reward"] = mean
         metrics["reward_std"] = float(np.sqrt(max(0.0, get("reward_squared", 0) / rewarded - mean**2)))
     metrics["missing_rewards"] = get("missing", 0)
+    if sums["sampled_tokens"]:
+        metrics["entropy_estimate"] = -sums["sampled_logprob"] / sums["sampled_tokens"]
     for key in [key for key in sums if key.startswith("part/") and not key.endswith("/count")]:
         metrics[f"reward/{key.removeprefix('part/')}"] = sums[key] / sums[f"{key}/count"]
     for which in ("drawn", "kept"):

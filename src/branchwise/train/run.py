@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import asdict
 from types import TracebackType
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from branchwise.algorithm.objective import means
 from branchwise.evaluate.heldout import HeldOut
 from branchwise.rollout.collect import Batch
 from branchwise.train.metrics import Stopwatch, batch_metrics, batch_sums, missing_reasons
@@ -150,7 +150,7 @@ def update_metrics(result: Update) -> dict[str, float]:
     }
     if result.grad_norms:
         metrics["grad_norm"] = float(np.mean(result.grad_norms))
-    return metrics | result.stats
+    return metrics | means(result.stats)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from transformers import get_scheduler, set_seed
 
-from branchwise.config import Config, ConfigError, load_config
-from branchwise.data.load import load_questions
+from branchwise.config import Config, ConfigError, Source, load_config
 from branchwise.data.prompt import Renderer
+from branchwise.data.questions import load_questions
 from branchwise.data.stream import Stream
 from branchwise.evaluate.heldout import HeldOut, held_out_mean
 from branchwise.policy.load import load_policy
@@ -20,7 +20,6 @@ from branchwise.rollout.engine import Limb
 from branchwise.rollout.transformers import TransformersEngine
 from branchwise.train.metrics import Stopwatch
 from branchwise.train.optimizer import make_optimizer
-from branchwise.train.progress import Display
 from branchwise.train.run import Run
 from branchwise.train.update import update
 from branchwise.train.world import World
@@ -59,16 +58,16 @@ class Trainer:
         self.config = c = _resolve(config, model)
         set_seed(c.train.seed)
         self.world = World(c.train)
-        self.display = Display(c.train.steps, quiet=not self.world.is_main)
         loaded = None if isinstance(model, str) else model
         self.policy = load_policy(c, model=loaded, processing_class=processing_class, peft_config=peft_config)
+        self.notes = [self.policy.describe()]
+        """What is worth saying before the first step: how the policy runs, what became of the data's rows."""
         self.engine = TransformersEngine.of(self.policy, c)
-        self.renderer = Renderer.of(self.policy.tokenizer, c)
         self.rewards = RewardRunner.of(reward_funcs, c, self.policy.tokenizer)
-        self.questions = self._questions(train_dataset or c.data.train, "data.train")
-        held_out = eval_dataset or c.data.eval
-        self.eval_questions = self._questions(held_out, "data.eval") if held_out else []
-        self.stream = Stream(len(self.questions), c.train.seed, c.data.shuffle)
+        self.renderer = Renderer.of(self.policy.tokenizer, c)
+        self.questions = self._load(train_dataset, c.data.train, "data.train", c.tree.rephrasings)
+        self.eval_questions = self._load(eval_dataset, c.data.eval, "data.eval", 0)
+        self.stream = Stream(len(self.questions), c.train.seed, c.data.shuffle, self.world.rank, self.world.size)
         self.optimizer = make_optimizer(self.policy.trainable_parameters(), c.train)
         self.scheduler = get_scheduler(
             "constant_with_warmup" if c.train.schedule == "constant" else c.train.schedule,
@@ -124,6 +123,17 @@ class Trainer:
         self.rewards.score(trees)
         trees = world.gather(trees)
         return held_out_mean(trees), trees
+
+    def _load(self, given: Any, source: Source | None, key: str, rephrasings: int) -> list[Question]:
+        """The usable questions of a dataset given from Python, or of the config's source."""
+        if given is None and source is None:
+            if key == "data.train":
+                raise ConfigError("data.train: missing; name a file, a dataset id or reasoning_gym:TASK")
+            return []
+        data = source if given is None else given
+        questions, report = load_questions(data, self.config.data, self.renderer, rephrasings)
+        self.notes.append(f"{key}: {report}")
+        return questions
 
     def seedling(self, question: Question, draw: int, step: int) -> Tree:
         return seedling(question, [self.renderer.ids(p) for p in question.phrasings], draw=draw, step=step)
