@@ -83,7 +83,7 @@ def main() -> None:
     """Run the command line; known errors are told in a line or two, without a traceback."""
     try:
         app()
-    except ConfigError as error:
+    except ConfigError as error:  # the data's errors are of this kind, too
         typer.echo(str(error), err=True)
         sys.exit(BAD_CONFIG)
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from branchwise.config_rules import conflicts
 from branchwise.rollout.engine import Sampling
 
 PRESETS = Path(__file__).parent / "algorithm" / "presets"
@@ -97,9 +98,11 @@ class TreeConfig(Section):
     marker: str | None = "</think>"
     """Ends a thought; null: responses are one segment."""
     unclosed: Literal["score", "mask", "force_close"] = "score"
-    """A thought without its marker: scored with an empty answer; or that, and its tokens not trained on; or closed by force and answered."""
+    """A thought without its marker: scored with an empty answer; that, but its tokens not trained on; or closed by force
+    and answered."""
     uniform: Literal["keep", "drop", "resample", "expand"] = "keep"
-    """A pool whose rewards are all equal: trained on as it is, left out, replaced by further questions, or the rephrasings sampled only then."""
+    """A pool whose rewards are all equal: trained on as it is, left out, replaced by further questions, or enlarged by
+    the rephrasings, which are sampled only then."""
     resample_budget: float = Field(3.0, ge=1)
     """`resample` draws at most so many times the questions of a batch."""
 
@@ -111,12 +114,14 @@ class SamplingConfig(Section):
     """0: off."""
     min_p: float = Field(0.0, ge=0, lt=1)
     allow_truncated: bool = False
-    """Train on truncated sampling (top_p, top_k, min_p) although its log-probs are not the policy's: ratios are biased."""
+    """Train on truncated sampling (top_p, top_k, min_p), although ratios are then biased: its log-probs are not the
+    policy's."""
     max_thought_tokens: int = Field(1024, ge=1)
     max_answer_tokens: int = Field(512, ge=1)
     """Without a marker a response may have the sum of both."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type the in-process engine samples in; auto: the training precision. Another type than the policy's shows as mismatch."""
+    """Type the in-process engine samples in; auto: the training precision. Another than the policy's shows as
+    mismatch."""
     max_rows: int = Field(256, ge=1)
     """The most sequences the in-process engine decodes at once."""
 
@@ -155,11 +160,11 @@ class AlgorithmConfig(Section):
     entropy: float = Field(0.0, ge=0)
     """Weight of the entropy bonus."""
     anchor: Literal["original", "behaviour", "importance"] = "original"
-    """The prompt that ratios of a rephrasing's responses are conditioned on: the original question (TA-GRPO), the one they were sampled
-    under, or the original with importance weights towards that."""
+    """The prompt that ratios of a rephrasing's responses are conditioned on: the original question (TA-GRPO), the one
+    they were sampled under, or the original with importance weights towards that."""
     correction: float | None = Field(None, gt=0)
-    """C: losses are multiplied by min(C, π_prox/μ), against mismatch of sampler and policy; null: off (but measured). `importance`
-    needs it."""
+    """C: losses are multiplied by min(C, π_prox/μ), against mismatch of sampler and policy; null: off (but measured).
+    `importance` needs it."""
     overlong_buffer: int = Field(0, ge=0)
     """DAPO's soft punishment: a response's reward falls to R − 1 over the last so many tokens before the limit."""
 
@@ -254,7 +259,7 @@ def load_config(source: str | Path | dict[str, Any], overrides: list[str] | None
         config = Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError(_explain(error)) from None
-    if problems := list(_conflicts(config)):
+    if problems := list(conflicts(config)):
         raise ConfigError("\n".join(problems))
     return config
 
@@ -273,57 +278,6 @@ def preset_path(name: str) -> Path:
 
 def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
-
-
-def _conflicts(c: Config):  # noqa: C901 - a flat list of rules reads best whole
-    """Combinations that cannot be, each with its way out."""
-    a, t, s = c.algorithm, c.tree, c.sampling
-    if t.marker is None and t.answers > 1:
-        yield (
-            f"tree.answers: {t.answers} answers from a thought need a marker that ends it; "
-            "set tree.marker (such as '</think>') or tree.answers: 1"
-        )
-    if t.marker == "":
-        yield "tree.marker: '' can end nothing; set the text that ends a thought, or null for responses in one segment"
-    if a.segments == "joint" and t.answers > 1:
-        yield (
-            f"algorithm.segments: 'joint' takes a response as one node and cannot share a thought among "
-            f"tree.answers: {t.answers}; set algorithm.segments: split"
-        )
-    if a.baseline == "leave_one_out" and a.scale == "group":
-        yield (
-            "algorithm.baseline: 'leave_one_out' divided by its own group's std makes spikes; "
-            "set algorithm.scale: none (RLOO) or batch"
-        )
-    if a.anchor == "importance" and a.correction is None:
-        yield "algorithm.anchor: 'importance' weighs tokens by min(C, π/μ); set algorithm.correction: C, such as 2.0"
-    truncated = [
-        f"sampling.{key}: {value}"
-        for key, value, off in (("top_p", s.top_p, 1.0), ("top_k", s.top_k, 0), ("min_p", s.min_p, 0.0))
-        if value != off
-    ]
-    if truncated and not s.allow_truncated:
-        yield (
-            f"{', '.join(truncated)}: truncated sampling gives tokens probability 0 that the policy does not, so ratios "
-            "are biased; leave it out, or set sampling.allow_truncated: true"
-        )
-    if t.uniform == "expand" and t.rephrasings == 0:
-        yield "tree.uniform: 'expand' spends rollouts on rephrasings; set tree.rephrasings, or tree.uniform: resample"
-    if t.uniform == "expand" and a.pool == "phrasing":
-        yield "tree.uniform: 'expand' joins the rephrasings to the question's pool; set algorithm.pool: question"
-    if t.thoughts * t.answers * (1 + t.rephrasings) < 2 or (a.pool == "phrasing" and t.thoughts * t.answers < 2):
-        yield f"tree.thoughts: a pool of {t.thoughts} has nothing to compare; set tree.thoughts: 2 or more"
-    if a.surrogate == "cispo" and a.dual_clip is not None:
-        yield "algorithm.dual_clip: goes with surrogate 'clip' alone; remove it or set algorithm.surrogate: clip"
-    if c.model.load_in_4bit and c.model.lora is None:
-        yield "model.load_in_4bit: 4-bit weights cannot be trained; add model.lora"
-    if c.train.questions < c.train.updates:
-        yield (
-            f"train.updates: {c.train.updates} optimizer steps cannot share train.questions: {c.train.questions}; "
-            "a question's tree is never split: lower train.updates"
-        )
-    if not c.rewards:
-        yield "rewards: nothing would be rewarded; name a function, such as [math]"
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -1,0 +1,65 @@
+"""Combinations of settings that cannot be, each with its way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from branchwise.config import Config
+
+
+def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules reads best whole
+    """One line for each combination that cannot be."""
+    a, t, s = c.algorithm, c.tree, c.sampling
+    if t.marker is None and t.answers > 1:
+        yield (
+            f"tree.answers: {t.answers} answers from a thought need a marker that ends it; "
+            "set tree.marker (such as '</think>') or tree.answers: 1"
+        )
+    if t.marker == "":
+        yield "tree.marker: '' can end nothing; set the text that ends a thought, or null for responses in one segment"
+    if a.segments == "joint" and t.answers > 1:
+        yield (
+            f"algorithm.segments: 'joint' takes a response as one node and cannot share a thought among "
+            f"tree.answers: {t.answers}; set algorithm.segments: split"
+        )
+    if a.baseline == "leave_one_out" and a.scale == "group":
+        yield (
+            "algorithm.baseline: 'leave_one_out' divided by its own group's std makes spikes; "
+            "set algorithm.scale: none (RLOO) or batch"
+        )
+    if a.anchor == "importance" and a.correction is None:
+        yield "algorithm.anchor: 'importance' weighs tokens by min(C, π/μ); set algorithm.correction: C, such as 2.0"
+    truncated = [
+        f"sampling.{key}: {value}"
+        for key, value, off in (("top_p", s.top_p, 1.0), ("top_k", s.top_k, 0), ("min_p", s.min_p, 0.0))
+        if value != off
+    ]
+    if truncated and not s.allow_truncated:
+        yield (
+            f"{', '.join(truncated)}: truncated sampling gives tokens probability 0 that the policy does not, so "
+            "ratios are biased; leave it out, or set sampling.allow_truncated: true"
+        )
+    if t.uniform == "expand" and t.rephrasings == 0:
+        yield "tree.uniform: 'expand' spends rollouts on rephrasings; set tree.rephrasings, or tree.uniform: resample"
+    if t.uniform == "expand" and a.pool == "phrasing":
+        yield "tree.uniform: 'expand' joins the rephrasings to the question's pool; set algorithm.pool: question"
+    if t.thoughts * t.answers * (1 + t.rephrasings) < 2 or (a.pool == "phrasing" and t.thoughts * t.answers < 2):
+        yield f"tree.thoughts: a pool of {t.thoughts} has nothing to compare; set tree.thoughts: 2 or more"
+    if a.surrogate == "cispo" and a.dual_clip is not None:
+        yield "algorithm.dual_clip: goes with surrogate 'clip' alone; remove it or set algorithm.surrogate: clip"
+    if a.overlong_buffer > s.max_thought_tokens + s.max_answer_tokens:
+        yield (
+            f"algorithm.overlong_buffer: {a.overlong_buffer} tokens before a limit of "
+            f"{s.max_thought_tokens + s.max_answer_tokens}; lower it, or raise sampling.max_thought_tokens"
+        )
+    if c.model.load_in_4bit and c.model.lora is None:
+        yield "model.load_in_4bit: 4-bit weights cannot be trained; add model.lora"
+    if c.train.questions < c.train.updates:
+        yield (
+            f"train.updates: {c.train.updates} optimizer steps cannot share train.questions: {c.train.questions}; "
+            "a question's tree is never split: lower train.updates"
+        )
+    if not c.rewards:
+        yield "rewards: nothing would be rewarded; name a function, such as [math]"
