@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from branchwise.config_rules import conflicts
-from branchwise.rollout.engine import Sampling
+
+if TYPE_CHECKING:
+    from branchwise.rollout.engine import Sampling
 
 PRESETS = Path(__file__).parent / "algorithm" / "presets"
 
@@ -230,6 +232,8 @@ class Config(Section):
 
     def sampling_plan(self) -> Sampling:
         """What the engine is told for training."""
+        from branchwise.rollout.engine import Sampling
+
         s = self.sampling
         return Sampling(
             seed=self.train.seed,
