@@ -52,6 +52,8 @@ class Node:
     """What each reward function paid, by name."""
     reason: str | None = None
     """Why the reward is missing."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """What reward functions wrote of a leaf for the rollout log (`log_extra`), by column."""
 
     @property
     def unclosed(self) -> bool:

@@ -1,0 +1,296 @@
+"""From rows to questions: which columns mean what, which rows are usable, and how a row becomes a prompt."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from branchwise.config import DataConfig, Source
+from branchwise.data.load import DataError, Rows, load_rows
+from branchwise.data.prompt import Renderer
+from branchwise.tree import Prompt, Question
+
+QUESTIONS = ("prompt", "question", "problem")
+ANSWERS = ("answer", "solution", "ground_truth")
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of the rows: nothing is left out uncounted."""
+
+    name: str
+    rows: int = 0
+    usable: int = 0
+    rejected: list[tuple[int, str]] = field(default_factory=list)
+    """Number of the row, from 1, and why it is not used."""
+    rephrasings: int = 0
+    """Rephrasings that joined their questions."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Rephrasings left out, by reason."""
+    too_long: list[str] = field(default_factory=list)
+    """Questions left out because their prompt is longer than data.max_prompt_tokens."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.usable} of {self.rows} rows usable"]
+        lines += [f"  row {number}: {reason}" for number, reason in self.rejected[:20]]
+        if len(self.rejected) > 20:
+            lines.append(f"  and {len(self.rejected) - 20} more")
+        if self.too_long:
+            some = ", ".join(self.too_long[:20])
+            lines.append(f"  {len(self.too_long)} questions longer than data.max_prompt_tokens left out: {some}")
+        if self.rephrasings or self.left_out:
+            reasons = [f"{count} {reason}" for reason, count in self.left_out.items() if count]
+            lines.append(f"  {self.rephrasings} usable rephrasings; left out: {', '.join(reasons) or 'none'}")
+        return "\n".join(lines)
+
+
+def load_questions(
+    source: Source | Iterable[Mapping[str, Any]], data: DataConfig, renderer: Renderer, rephrasings: int = 0
+) -> tuple[list[Question], Report]:
+    """Read a table and make questions of it whose prompts fit; see `load_rows`, `questions` and `fitting`."""
+    found, report = questions(load_rows(source), data, rephrasings)
+    return fitting(found, renderer, report), report
+
+
+def questions(table: Rows, data: DataConfig, rephrasings: int = 0) -> tuple[list[Question], Report]:
+    """Turn rows into questions.
+
+    The question is the column `prompt` (text or messages), `question` or `problem`, whichever comes first. Text becomes
+    the user's message through `data.template`, after the system prompt and the worked examples (these stand as they are
+    written). Only a text `prompt` without either stays plain text, as in TRL: no chat template is put around it. In a
+    `prompt` of messages the template and the rephrasings replace the last user message's text, and `data.system_prompt`
+    the system message.
+
+    The reference is `answer`, `solution`, `ground_truth` or verl's `reward_model.ground_truth`, and becomes the column
+    `answer`. Where it is a worked solution that ends in `#### 72` (GSM8K), or a `solution` with a `\\boxed{}` (MATH),
+    `answer` is the final answer alone and the column `solution` keeps the whole. Every other column passes through.
+
+    Args:
+        table: what `load_rows` read.
+        data: system prompt, examples, template.
+        rephrasings: N, at most so many of each row's `rephrasings` are used; empty ones and repetitions never.
+
+    Raises:
+        DataError: no question column, an unknown column in the template, no rephrasings though N > 0, or no usable row.
+    """
+    columns = table.columns
+    key = next((name for name in QUESTIONS if name in columns), None)
+    if not table.rows:
+        raise DataError(f"{table.name}: no rows")
+    if key is None:
+        raise DataError(f"{table.name}: no column {' or '.join(QUESTIONS)}; the columns found are {', '.join(columns)}")
+    if rephrasings and "rephrasings" not in columns:
+        raise DataError(
+            f"{table.name}: tree.rephrasings is {rephrasings}, but there is no column rephrasings; "
+            f"the columns found are {', '.join(columns)}. Add it, or set tree.rephrasings: 0"
+        )
+    answered = any(_reference(row) is not None for row in table.rows)
+    template = Template(data.template, [*columns, "answer"] if answered else columns, table.name)
+    report = Report(table.name, rows=len(table.rows))
+    found = {}
+    for number, row in enumerate(map(_with_answer, table.rows), start=1):
+        text = question_text(row.get(key))
+        if reason := _unusable(row, text, answered, template):
+            report.rejected.append((number, reason))
+            continue
+        wordings = [text, *_wordings(row, text, rephrasings, report, f"{table.name}, row {number}")]
+        prompts = tuple(build_prompt(row, key, wording, template, data) for wording in wordings)
+        found[number] = Question(str(row.get("id", number)), prompts, row)
+    if not found:
+        raise DataError(f"no usable row. {report}")
+    report.usable = len(found)
+    if len({question.id for question in found.values()}) < len(found):
+        return [replace(question, id=str(number)) for number, question in found.items()], report
+    return list(found.values()), report
+
+
+def fitting(found: list[Question], renderer: Renderer, report: Report) -> list[Question]:
+    """The questions whose original prompt is within `data.max_prompt_tokens`, with those of their phrasings that are.
+
+    What is left out is counted in `report`.
+
+    Raises:
+        DataError: none fits.
+    """
+    fit = []
+    for question in found:
+        kept = renderer.fits(question)
+        if kept is None:
+            report.too_long.append(question.id)
+        else:
+            report.left_out["longer than data.max_prompt_tokens"] += len(question.phrasings) - len(kept.phrasings)
+            fit.append(kept)
+    if not fit:
+        limit = renderer.max_prompt_tokens
+        raise DataError(f"{report.name}: every question is longer than data.max_prompt_tokens: {limit}; raise it")
+    return fit
+
+
+def _reference(row: Mapping[str, Any]) -> Any:
+    """The reference answer as it stands in the row; None where there is none."""
+    reference = next((row[name] for name in ANSWERS if not _empty(row.get(name))), None)
+    model = row.get("reward_model")
+    if reference is None and isinstance(model, Mapping) and not _empty(model.get("ground_truth")):
+        reference = model["ground_truth"]
+    return reference
+
+
+def _with_answer(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with its reference in the column `answer`, as the final answer where it is a worked solution."""
+    reference = _reference(row)
+    if reference is None:
+        return row
+    answer = _final_answer(reference, boxed=_empty(row.get("answer"))) if isinstance(reference, str) else reference
+    if answer is not reference and _empty(row.get("solution")):
+        row = {**row, "solution": reference}
+    return {**row, "answer": answer}
+
+
+def _final_answer(text: str, boxed: bool) -> str:
+    from branchwise.rewards.math import last_box
+
+    if marked := re.search(r"^#### *(.+?)\s*\Z", text, re.MULTILINE):
+        return marked[1]
+    return (boxed and last_box(text)) or text
+
+
+def _empty(value: Any) -> bool:
+    """None, blank text, an empty list, or the not-a-number that tables write for nothing."""
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or value == [] or (isinstance(value, float) and value != value)
+
+
+def _unusable(row: Mapping[str, Any], text: str, answered: bool, template: Template) -> str | None:
+    if not text.strip():
+        return "its question is missing or empty"
+    if answered and _empty(row.get("answer")):
+        return "its answer is missing or empty"
+    if absent := [column for column in template.columns - {"question"} if row.get(column) is None]:
+        return f"data.template needs its column {absent[0]}, which is missing"
+    return None
+
+
+def _wordings(row: Mapping[str, Any], original: str, limit: int, report: Report, place: str) -> Iterator[str]:
+    """The usable rephrasings of a row, at most `limit`."""
+    if not limit or row.get("rephrasings") is None:
+        return
+    seen = {" ".join(original.split())}
+    used = 0
+    for wording in _list_of_texts(row["rephrasings"], place):
+        text = " ".join(wording.split()) if wording is not None else ""
+        if not text:
+            report.left_out["empty"] += 1
+        elif text in seen:
+            report.left_out["the same as the original or as another"] += 1
+        elif used == limit:
+            report.left_out["beyond tree.rephrasings"] += 1
+        else:
+            seen.add(text)
+            used += 1
+            report.rephrasings += 1
+            yield str(wording)
+
+
+def _list_of_texts(value: Any, place: str) -> list[str | None]:
+    if isinstance(value, str):  # a CSV cell
+        try:
+            value = json.loads(value) if value.strip() else []
+        except json.JSONDecodeError:
+            value = None
+    if not isinstance(value, list) or not all(isinstance(text, str | None) for text in value):
+        raise DataError(f"{place}: rephrasings is a list of texts (in a CSV cell, a JSON list)")
+    return value
+
+
+class Template:
+    """The user's message around a question: `{column}` stands for that column, `{question}` for the question.
+
+    `{{` and `}}` are braces. Other braces are left alone, and so is a LaTeX command's argument: `\\boxed{answer}`.
+
+    Raises:
+        DataError: a column that the data lacks.
+    """
+
+    _PARTS = re.compile(r"(?P<latex>\\[A-Za-z]+\{\w*\})|(?P<open>\{\{)|(?P<close>\}\})|\{(?P<column>[A-Za-z_]\w*)\}")
+
+    def __init__(self, text: str, columns: list[str], name: str) -> None:
+        self.text = text
+        self.columns = {match["column"] for match in self._PARTS.finditer(text) if match["column"]}
+        """What the text asks for."""
+        for column in sorted(self.columns - {*columns, "question"}):
+            raise DataError(
+                f"data.template: {{{column}}} is no column of {name}; the columns found are {', '.join(columns)} "
+                f"(for braces as such write {{{{{column}}}}})"
+            )
+
+    def fill(self, row: Mapping[str, Any]) -> str:
+        def part(match: re.Match[str]) -> str:
+            if match["column"]:
+                return str(row[match["column"]])
+            return match["latex"] or ("{" if match["open"] else "}")
+
+        return self._PARTS.sub(part, self.text)
+
+
+def question_text(value: Any) -> str:
+    """The text asked, '' where there is none: of messages, the last user message's."""
+    if isinstance(value, list):
+        asked = [message for message in value if isinstance(message, Mapping) and message.get("role") == "user"]
+        value = asked[-1].get("content") if asked else None
+        if isinstance(value, list):
+            value = "\n".join(part["text"] for part in value if part.get("text"))
+    return value if isinstance(value, str) else ""
+
+
+def build_prompt(row: Mapping[str, Any], key: str, wording: str, template: Template, data: DataConfig) -> Prompt:
+    """One phrasing as a prompt; `questions` says how.
+
+    Args:
+        row: all columns.
+        key: the question's column.
+        wording: the question's text, or a rephrasing of it.
+    """
+    text = template.fill({**row, key: wording, "question": wording})
+    given = row[key]
+    if isinstance(given, str):
+        if key == "prompt" and not data.system_prompt and not data.examples:
+            return text
+        messages = [{"role": "user", "content": text}]
+    else:
+        messages = _replace_text(given, text)
+    system: list[dict[str, Any]] = []
+    if messages[0]["role"] == "system":
+        system, messages = messages[:1], messages[1:]
+    if data.system_prompt:
+        system = [{"role": "system", "content": data.system_prompt}]
+    examples = []
+    for example in data.examples:
+        examples.append({"role": "user", "content": example["question"]})
+        examples.append({"role": "assistant", "content": example["response"]})
+    return [*system, *examples, *messages]
+
+
+def _replace_text(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """The messages with `text` for the last user message's, and without the nulls that Arrow writes for absent keys."""
+    messages = [_without_nulls(message) for message in messages]
+    last = max(i for i, message in enumerate(messages) if message["role"] == "user")
+    content = messages[last]["content"]
+    if isinstance(content, list):
+        first, *others = [i for i, part in enumerate(content) if part.get("type") == "text"]
+        content[first] = {**content[first], "text": text}
+        content = [part for i, part in enumerate(content) if i not in others]
+    else:
+        content = text
+    messages[last] = {**messages[last], "content": content}
+    return messages
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
+    return [_without_nulls(part) for part in value] if isinstance(value, list) else value

@@ -1,0 +1,318 @@
+"""When two mathematical answers are equal: exactly as numbers, part by part, as text, and last as formulas.
+
+Precision comes before recall: what cannot be shown equal is unequal, and numbers are never compared by nearness.
+Choices where usage differs:
+
+- Percent: 35% is 0.35. A reference of 35% also takes a bare 35, and a bare reference of 35 also takes 35%; one below 1
+  does not.
+- Units: a number may come with or without its unit, but not with another one.
+- A bare 1011 answers 1011_2; any other base, or a base where the reference has none, is wrong.
+- `x = 5` answers 5, and 5 answers `x = 5`; `y = 5` does not answer `x = 5`.
+- Order counts in (1, 2) and [1, 2], and not in {1, 2} or 1, 2, which are equal.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+_LONGEST = 500
+"""Characters; longer answers are compared as text alone."""
+
+
+@lru_cache(maxsize=4096)
+def equal(gold: str, given: str) -> bool:
+    """Whether an answer equals the reference."""
+    return _equal(normalise(gold), normalise(given))
+
+
+def _equal(gold: str, given: str) -> bool:
+    if not gold or not given:
+        return False
+    if _same_text(gold, given):
+        return True
+    if max(len(gold), len(given)) > _LONGEST:
+        return False
+    if _BASE.search(gold) or _BASE.search(given):
+        return _digits(gold) == given
+    (gold_name, gold), (given_name, given) = _named(gold), _named(given)
+    if gold_name and given_name and gold_name != given_name:
+        return False
+    if (a := read_number(gold)) and (b := read_number(given)):
+        return a.equals(b)
+    if (A := _members(gold)) and (B := _members(given)):
+        return _same_members(A, B)
+    return _same_text(gold, given) or _same_formula(gold, given)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# --- text
+
+
+_REWRITES = [
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"[−–]", "-"),
+        (r"π", r"\\pi "),
+        (r"∞", r"\\infty "),
+        (r"√", r"\\sqrt "),
+        (r"×", r"\\times "),
+        (r"≤", r"\\le "),
+        (r"≥", r"\\ge "),
+        (r"∪", r"\\cup "),
+        (r"\\(?:leq|leqslant)(?![A-Za-z])", r"\\le"),
+        (r"\\(?:geq|geqslant)(?![A-Za-z])", r"\\ge"),
+        (r"\\(?:left|right)(?![A-Za-z])", ""),
+        (r"\\[!,;:]|\{,\}(?=\d{3})", lambda m: "," if m[0] == "{,}" else ""),
+        (r"\\ |~|\\q?quad(?![A-Za-z])|\s+", " "),
+        (r"\\(?:text|textbf|textit|textrm|mbox|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}", r" \1 "),
+        (r"\^\s*\{?\s*\\circ\s*\}?|°|\\degree(?![A-Za-z])", ""),
+        (r"\\%| percent\b", "%"),
+        (r"\\?[$]|[€£¥]|\\[()\[\]]|\*\*|`", ""),
+        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\frac\s*([0-9A-Za-z])", r"\\frac{\1}"),
+        (r"\\frac\s*(\{[^{}]*\})\s*([0-9A-Za-z])", r"\\frac\1{\2}"),
+        (r"\\sqrt\s*([0-9A-Za-z])", r"\\sqrt{\1}"),
+        (r"([_^])\s*\{\s*(\w)\s*\}", r"\1\2"),
+        (r"\s+", " "),
+    )
+]
+
+
+def normalise(text: str) -> str:
+    """One spelling for what LaTeX spells in many ways: fractions, spaces, brackets, text, currency, degrees."""
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    text = text.strip().rstrip(".,;:").strip()
+    return re.sub(r"^\(([A-Z])\)$", r"\1", text)
+
+
+def _same_text(a: str, b: str) -> bool:
+    a, b = a.replace(" ", ""), b.replace(" ", "")
+    return a == b or (len(a) > 1 and a.isalpha() and a.casefold() == b.casefold())
+
+
+_NAMED = re.compile(r"([A-Za-z]\w{0,9}(?:\([a-z]\))?) ?= ?([^=<>]+)")
+
+
+def _named(text: str) -> tuple[str, str]:
+    """`x = 5` as ('x', '5'), and 5 as ('', '5')."""
+    match = _NAMED.fullmatch(text)
+    return (match[1], match[2]) if match else ("", text)
+
+
+_BASE = re.compile(r"\d_\{?\d")
+
+
+def _digits(text: str) -> str:
+    """A number in a base, without the base."""
+    return re.sub(r"_\{?\d+\}?$", "", text)
+
+
+# --- numbers
+
+
+_N = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
+_FORMS = [
+    re.compile(rf"(?P<sign>[-+]?) ?{form} ?(?P<percent>%?) ?(?P<unit>[A-Za-z][A-Za-z ./-]*(?:\^\d)?)?")
+    for form in (
+        rf"(?P<whole>\d+)? ?\\frac\{{ ?(?P<top>-?(?:{_N})) ?\}}\{{ ?(?P<bottom>-?(?:{_N})) ?\}}",
+        r"(?P<whole>\d+) (?P<top>\d+) ?/ ?(?P<bottom>\d+)",
+        rf"(?P<top>{_N}) ?/ ?(?P<bottom>{_N})",
+        rf"(?P<top>{_N}) ?(?:(?:\\times|\\cdot|\*) ?10\^\{{?|[eE])(?P<exponent>[-+]?\d{{1,3}})\}}?",
+        rf"(?P<top>{_N})",
+    )
+]
+_SCALES = _words(
+    """
+    pi e i or and to of sqrt dozen hundred thousand million billion trillion half halves third thirds quarter
+    quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth
+    tenths hundredths thousandths squared cubed plus minus times over more less mod
+    """
+)
+"""Words that change a number, and so are no units."""
+_UNITS = _words(
+    """
+    mm cm km in ft yd mi mg kg lb lbs oz sec min hr hrs mph am pm ml inch inches foot feet yard yards mile
+    miles meter meters metre metres unit units sq square cubic degree degrees radians dollars cents hours days
+    weeks years
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: Fraction
+    percent: bool
+    unit: str
+
+    def equals(self, other: Number) -> bool:
+        """Whether this reference equals that answer."""
+        return self._same_value(other) and self._same_unit(other)
+
+    def _same_value(self, other: Number) -> bool:
+        if self.percent == other.percent:
+            return self.value == other.value
+        if self.percent:
+            return other.value in (self.value, self.value / 100)
+        return self.value == other.value / 100 or (self.value >= 1 and self.value == other.value)
+
+    def _same_unit(self, other: Number) -> bool:
+        if self.unit and other.unit:
+            return self.unit.rstrip("s") == other.unit.rstrip("s")
+        # abc may be a product of variables: only a reference's plain words are units
+        words = (self.unit or other.unit).partition("^")[0].split()
+        shortest = 5 if self.unit else 3
+        return all(word in _UNITS or (len(word) >= shortest and re.search("[aeiou]", word)) for word in words)
+
+
+def read_number(text: str) -> Number | None:
+    """An integer, decimal, fraction or mixed number with its percent sign and unit, exactly; None for all else."""
+    for form in _FORMS:
+        if match := form.fullmatch(text):
+            parts = match.groupdict()
+            unit = (parts["unit"] or "").strip().lower()
+            if any(word in _SCALES for word in re.split(r"[ ./-]", unit)):
+                return None
+            bottom = _exact(parts.get("bottom") or "1")
+            if bottom == 0:
+                return None
+            value = _exact(parts.get("whole") or "0") + _exact(parts["top"]) / bottom
+            value *= Fraction(10) ** int(parts.get("exponent") or 0)
+            return Number(-value if parts["sign"] == "-" else value, bool(parts["percent"]), unit)
+    return None
+
+
+def _exact(text: str) -> Fraction:
+    return Fraction(text.replace(",", ""))
+
+
+# --- tuples, intervals, sets and lists
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    brackets: str
+    """'()', '[)' and so on; '' for sets and bare lists, whose order does not count."""
+    parts: tuple[str, ...]
+
+
+_BRACKETS = {"(": ")]", "[": ")]", "\\{": ("\\}",), "": ("",)}
+
+
+def _members(text: str) -> Members | None:
+    """The parts of a tuple, interval, set or bare list of two or more."""
+    opening = next((o for o in ("(", "[", "\\{") if text.startswith(o)), "")
+    if opening and not _enclosed(text):
+        opening = ""
+    closing = text[len(text) - len(opening) :] if opening else ""
+    parts = _split(text[len(opening) : len(text) - len(closing)])
+    if opening == "\\{":
+        return Members("", parts)
+    return Members(opening + closing, parts) if len(parts) > 1 else None
+
+
+def _enclosed(text: str) -> bool:
+    """Whether the bracket that opens a text closes at its end."""
+    depth = 0
+    for match in re.finditer(r"\\?[{(\[\])}]", text):
+        depth += 1 if match[0][-1] in "{([" else -1
+        if depth == 0:
+            return match.end() == len(text)
+    return False
+
+
+def _split(text: str) -> tuple[str, ...]:
+    """At the commas (and words for them) outside all brackets."""
+    parts, start, depth = [], 0, 0
+    for match in re.finditer(r"\\?[{(\[]|\\?[\])}]|, ?(?:and|or)? |,| (?:and|or) ", text):
+        if match[0][-1] in "{([":
+            depth += 1
+        elif match[0][-1] in "})]":
+            depth -= 1
+        elif depth == 0:
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
+    return (*parts, text[start:].strip())
+
+
+def _same_members(gold: Members, given: Members) -> bool:
+    if gold.brackets != given.brackets or len(gold.parts) != len(given.parts):
+        return False
+    if gold.brackets:
+        return all(_equal(a, b) for a, b in zip(gold.parts, given.parts))
+    left = list(given.parts)
+    for part in gold.parts:
+        match = next((i for i, other in enumerate(left) if _equal(part, other)), None)
+        if match is None:
+            return False
+        del left[match]
+    return True
+
+
+# --- formulas
+
+
+_COMMANDS = _words(
+    """
+    frac sqrt pi cdot times div pm sin cos tan cot sec csc arcsin arccos arctan log ln infty cup cap in le ge
+    lt gt ne neq theta alpha beta gamma delta lambda mu omega phi rho sigma tau setminus emptyset mathbb
+    """
+)
+
+
+def _same_formula(gold: str, given: str) -> bool:
+    """Symbolic equality by math-verify, for formulas that are sure to be done with quickly."""
+    if not (_tame(gold) and _tame(given)):
+        return False
+    a, b = _parse(gold), _parse(given)
+    if a is None or b is None:
+        return False
+    try:
+        if getattr(a, "is_number", False) and getattr(b, "is_number", False):
+            return _same_constant(a, b)
+        from math_verify import verify
+
+        # no timeouts: they are signals, which only a main thread may set
+        return bool(verify(a, b, float_rounding=15, timeout_seconds=None))
+    except (ArithmeticError, AttributeError, NotImplementedError, RecursionError, TypeError, ValueError):
+        return False
+
+
+def _same_constant(a: Any, b: Any) -> bool:
+    a, b = a.evalf(50), b.evalf(50)
+    return bool(abs(a - b) <= max(abs(a), abs(b)) * Fraction(1, 10**40))
+
+
+def _tame(text: str) -> bool:
+    """Known commands, no words, and no powers, factorials or digits that could take for ever."""
+    text = re.sub(r"\\(?:begin|end)\{[pbv]matrix\}|\\\\|\\[{}]", " ", text)
+    if len(text) > 200 or not re.fullmatch(r"[\w\s+\-*/^_=<>|.,:()\[\]{}\\&]*", text, re.ASCII) or "__" in text:
+        return False
+    if not set(re.findall(r"\\([A-Za-z]+)", text)) <= _COMMANDS:
+        return False
+    bare = re.sub(r"\\[A-Za-z]+", " ", text)
+    if re.search(r"[A-Za-z]{4}|\d{16}", bare):
+        return False
+    exponents = re.findall(r"\^\s*(\{[^{}]*\}|-?\d+|\w)", text)
+    if len(exponents) < text.count("^") or any("^" in exponent for exponent in exponents):
+        return False
+    powers = [int(n) for exponent in exponents for n in re.findall(r"\d+", exponent)]
+    nested = len(re.findall(r"[)}\]]\s*\^", text))
+    return max(powers, default=0) <= (50 if nested == 0 else 10) and nested <= 4
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> Any:
+    from math_verify import LatexExtractionConfig, parse
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of the missing timeouts
+    found = parse(f"${text}$", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
+    return found[0] if found else None
