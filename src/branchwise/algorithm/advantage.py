@@ -1,7 +1,7 @@
 """From a tree's rewards to advantages: what is better than its pool, and by how much.
 
-R is the reward of a leaf, V the value of a thought: the mean reward of its leaves. Over the rewards, or the values, x of
-a pool
+R is the reward of a leaf, V the value of a thought: the mean reward of its leaves. Over the rewards, or the values, x
+of a pool
 
     A = (x − mean x) / (std x + eps)                        (GRPO: DeepSeekMath, arXiv 2402.03300, section 4.1.2)
 
@@ -160,12 +160,8 @@ def _pool(tree: Tree, leaves: Sequence[int]) -> Pool:
         return Pool(counted, None)
     if R[0] <= 0:
         return Pool(counted, "all_wrong")
-    paid = [part for leaf in counted for part in _parts(tree, leaf) if part is not None]
-    return Pool(counted, "all_right" if min(paid) >= 1 else "tied")
-
-
-def _parts(tree: Tree, leaf: int) -> list[float | None]:
-    return list(tree.nodes[leaf].parts.values()) or [tree.nodes[leaf].reward]
+    paid = [part for leaf in counted for part in tree.nodes[leaf].parts.values() if part is not None]
+    return Pool(counted, "all_right" if min(paid, default=R[0]) >= 1 else "tied")
 
 
 def _rewards(tree: Tree, leaves: Sequence[int]) -> np.ndarray:
