@@ -1,0 +1,125 @@
+"""From a config to a policy: weights, adapter, precision, device, and the attention that is exact for the model."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import peft
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+
+from branchwise.config import Config, ConfigError, LoraConfig, ModelConfig
+from branchwise.policy.output import find_output
+from branchwise.policy.policy import Policy
+from branchwise.policy.sharing import choose_sharing
+
+
+def load_policy(config: Config, *, model: Any = None, processing_class: Any = None, peft_config: Any = None) -> Policy:
+    """Load what is trained, ready to score packs.
+
+    Args:
+        model: a transformers or peft model in place of `model.path`; it keeps the type of its weights.
+        processing_class: a tokenizer or processor in place of the model's own.
+        peft_config: peft's config of an adapter in place of `model.lora`.
+
+    Raises:
+        ConfigError: bitsandbytes is missing, or the adapter is one that adds tokens to the prompt.
+    """
+    m = config.model
+    device = _device(config.train.device)
+    peft_config = peft_config or (_lora(m.lora) if m.lora else None)
+    if peft_config is not None and peft_config.is_prompt_learning:
+        raise ConfigError(
+            f"peft_config: {peft_config.peft_type} adds tokens to every row, which trees share; use a LoraConfig"
+        )
+    if model is None:
+        model = _load(m, device, trained_whole=peft_config is None)
+    else:
+        model = model.to(device)
+    if processing_class is None:
+        processing_class = AutoTokenizer.from_pretrained(
+            m.path, revision=m.revision, trust_remote_code=m.trust_remote_code
+        )
+    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if peft_config is not None:
+        if getattr(model, "is_quantized", False):
+            model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+        model = peft.get_peft_model(model, peft_config)
+    base = model.get_base_model() if isinstance(model, peft.PeftModel) else model
+    _settle(model, base, m.gradient_checkpointing)
+    return Policy(
+        model,
+        processing_class,
+        sharing=choose_sharing(base),
+        output=find_output(base),
+        temperature=config.sampling.temperature,
+        chunk=config.train.logit_chunk,
+        precision=_precision(config.train.precision, device),
+        reference=config.algorithm.kl > 0,
+    )
+
+
+def _load(m: ModelConfig, device: torch.device, trained_whole: bool) -> Any:
+    dtype = {"auto": torch.float32 if trained_whole else torch.bfloat16}.get(m.dtype) or getattr(torch, m.dtype)
+    options: dict[str, Any] = {}
+    if m.load_in_4bit:
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise ConfigError(
+                "model.load_in_4bit: true needs the package bitsandbytes; pip install 'branchwise[quantized]', "
+                "or set model.load_in_4bit: false"
+            )
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
+        )
+    return AutoModelForCausalLM.from_pretrained(
+        m.path,
+        revision=m.revision,
+        trust_remote_code=m.trust_remote_code,
+        dtype=dtype,
+        device_map={"": device},
+        **options,
+    )
+
+
+def _lora(lora: LoraConfig) -> peft.LoraConfig:
+    targets = lora.target_modules
+    return peft.LoraConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
+
+
+def _settle(model: nn.Module, base: Any, checkpointing: bool) -> None:
+    """No dropout and no jitter, for ratios compare one function's log-probs; checkpointing works in training mode only."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+                setattr(module, name, 0.0)
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+    if checkpointing:
+        # its name until transformers 5.2x
+        enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+    model.train(checkpointing)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    return torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+
+
+def _precision(name: str, device: torch.device) -> torch.dtype:
+    """auto: bfloat16 on GPUs that have it and on CPUs with instructions for it."""
+    if name != "auto":
+        return getattr(torch, name)
+    if device.type == "cuda":
+        quick = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        quick = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if quick else torch.float32
