@@ -82,7 +82,7 @@ def test_every_tree_is_written_with_texts_rewards_and_advantages(run):
     leaves = 0
     for tree in trees:
         parents = {node["parent"] for node in tree["nodes"]}
-        assert [n["text"] for n in tree["nodes"] if n["kind"] == "phrasing"][0].startswith("<|user|>")
+        assert next(n["text"] for n in tree["nodes"] if n["kind"] == "phrasing").startswith("<|user|>")
         for place, node in enumerate(tree["nodes"]):
             if node["kind"] == "phrasing":
                 continue

@@ -25,12 +25,14 @@ def tokenizer(chat_template=None):
     return fast
 
 
-def llama(seed=0, vocabulary=len(ALPHABET) + 6, **settings):
+VOCABULARY = len(ALPHABET) + 6
+
+
+def llama(seed=0, vocabulary=VOCABULARY, **settings):
     torch.manual_seed(seed)
-    shape = dict(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
-    )
-    config = LlamaConfig(vocab_size=vocabulary, eos_token_id=1, pad_token_id=0, bos_token_id=None, **shape | settings)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, **settings}
+    config = LlamaConfig(vocab_size=vocabulary, eos_token_id=1, pad_token_id=0, bos_token_id=None, **shape)
     return LlamaForCausalLM(config)
 
 
