@@ -1,0 +1,159 @@
+"""Key-value caches whose rows fork, move and leave. Rows are aligned on the right: all of them end at the same column."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers import DynamicCache
+from transformers.cache_utils import (
+    Cache,
+    DummyLayer,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionCacheLayerMixin,
+)
+
+ROOM = 128
+"""Columns that a buffer grows by."""
+
+
+class RoomyLayer(DynamicLayer):
+    """A full-attention layer in a buffer with room: a token is written rather than concatenated, a fork copies one row.
+
+    Args:
+        layer: keys and values [B, H, T, D] to begin with.
+        index_R: the row of `layer` that each row begins as.
+        rows: the most rows there will be.
+    """
+
+    def __init__(self, layer: DynamicLayer, index_R: Tensor, rows: int) -> None:
+        super().__init__()
+        self.lazy_initialization(layer.keys, layer.values)
+        self.rows, self.length = len(index_R), layer.get_seq_length()
+        self.key_buffer = _roomy(layer.keys, index_R, rows)
+        self.value_buffer = _roomy(layer.values, index_R, rows)
+        self._expose()
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        start, self.length = self.length, self.length + key_states.shape[-2]
+        if self.length > self.key_buffer.shape[-2]:
+            more = self.length - self.key_buffer.shape[-2] + ROOM
+            self.key_buffer = pad(self.key_buffer, (0, 0, 0, more))
+            self.value_buffer = pad(self.value_buffer, (0, 0, 0, more))
+        self._expose()
+        self.keys[:, :, start:] = key_states
+        self.values[:, :, start:] = value_states
+        return self.keys, self.values
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row r becomes what row `beam_idx[r]` was; rows that stay where they are cost nothing."""
+        moved = (beam_idx != torch.arange(len(beam_idx), device=beam_idx.device)).nonzero()[:, 0]
+        for buffer in (self.key_buffer, self.value_buffer):
+            buffer[moved, :, : self.length] = buffer[beam_idx[moved], :, : self.length]
+        self.rows = len(beam_idx)
+        self._expose()
+
+    def _expose(self) -> None:
+        self.keys = self.key_buffer[: self.rows, :, : self.length]
+        self.values = self.value_buffer[: self.rows, :, : self.length]
+
+
+def _roomy(states: Tensor, index_R: Tensor, rows: int) -> Tensor:
+    _, heads, length, width = states.shape
+    buffer = states.new_zeros(rows, heads, length + ROOM, width)
+    buffer[: len(index_R), :, :length] = states[index_R]
+    return buffer
+
+
+def new_cache(config: Any) -> Cache:
+    """An empty cache with the layers that a model wants.
+
+    Raises:
+        ValueError: a layer's state is of a kind that is not known to fork.
+    """
+    cache = DynamicCache(config=config.get_text_config(decoder=True))
+    for layer in cache.layers:
+        known = isinstance(layer, (DummyLayer, LinearAttentionCacheLayerMixin)) or type(layer) in (
+            DynamicLayer,
+            DynamicSlidingWindowLayer,
+        )
+        if not known:
+            raise ValueError(
+                f"model.path: {config.model_type!r} keeps a {type(layer).__name__} between tokens, which the in-process "
+                "engine cannot fork; choose a model with full, sliding-window or linear attention, or another engine"
+            )
+    return cache
+
+
+def admits_gaps(cache: Cache) -> bool:
+    """Whether masked columns may stand between a row's tokens: so in full attention alone, where position is given apart."""
+    return all(type(layer) in (DynamicLayer, DummyLayer) for layer in cache.layers)
+
+
+def is_recurrent(cache: Cache) -> bool:
+    """Whether a layer folds all tokens into one state."""
+    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers)
+
+
+def repeated(cache: Cache, count: int) -> Cache:
+    """A copy of a cache of one row, with `count` rows."""
+    cache = copy.deepcopy(cache)
+    cache.reorder_cache(torch.zeros(count, dtype=torch.int64))
+    return cache
+
+
+def joined(caches: list[Cache]) -> Cache:
+    """One cache with the rows of all, shorter ones padded on the left."""
+    length = max(_length(cache) for cache in caches)
+    whole = copy.copy(caches[0])
+    whole.layers = [_joined(list(layers), length) for layers in zip(*(cache.layers for cache in caches), strict=True)]
+    return whole
+
+
+def forked(cache: Cache, index_R: Tensor, rows: int) -> Cache:
+    """A cache for decoding whose row r begins as row `index_R[r]`; the given one stays as it is.
+
+    Args:
+        rows: the most rows there will be.
+    """
+    fork = copy.copy(cache)
+    fork.layers = []
+    for layer in cache.layers:
+        if type(layer) is DynamicLayer:
+            fork.layers.append(RoomyLayer(layer, index_R, rows))
+        else:
+            fork.layers.append(_joined([layer], _length(cache)))
+            fork.layers[-1].reorder_cache(index_R)
+    return fork
+
+
+def _length(cache: Cache) -> int:
+    attention = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
+    return attention[0].get_seq_length() if attention else 0
+
+
+def _joined(layers: list[Any], length: int) -> Any:
+    """The rows of several caches' layers in one, ending at column `length`."""
+    whole = copy.copy(layers[0])
+    if isinstance(whole, LinearAttentionCacheLayerMixin):
+        for name in ("conv_states", "recurrent_states"):
+            setattr(whole, name, _joined_states([getattr(layer, name) for layer in layers]))
+    if isinstance(whole, DynamicLayer) and whole.is_initialized:
+        width = max(layer.keys.shape[-2] for layer in layers)
+        for name in ("keys", "values"):
+            states = [getattr(layer, name) for layer in layers]
+            setattr(whole, name, torch.cat([pad(s, (0, 0, width - s.shape[-2], 0)) for s in states]))
+        if isinstance(whole, DynamicSlidingWindowLayer):
+            whole.cumulative_length = length
+    return whole
+
+
+def _joined_states(states: list[dict[int, Tensor | None]]) -> dict[int, Tensor | None]:
+    return {
+        i: None if first is None else torch.cat([state[i] for state in states])  # type: ignore[misc]
+        for i, first in states[0].items()
+    }

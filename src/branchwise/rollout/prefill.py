@@ -1,0 +1,146 @@
+"""The forward of a sampling model, and the prompts' part of it: each prompt once, a common beginning once for all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers.cache_utils import Cache
+
+from branchwise.rollout.cache import admits_gaps, is_recurrent, joined, new_cache, repeated
+
+PREFILL_TOKENS = 8192
+"""Prompt tokens forwarded at once, padding included; bounds memory."""
+
+
+class Decoder:
+    """A transformers causal language model as a function of tokens and cache."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.device: torch.device = model.device
+        self.vocabulary: int = model.get_output_embeddings().weight.shape[0]
+        names = inspect.signature(model.forward).parameters
+        # transformers 5.24 renames past_key_values to cache
+        self.cache_name = "cache" if "cache" in names else "past_key_values"
+        self.takes_positions = "position_ids" in names
+
+    def new_cache(self) -> Cache:
+        return new_cache(self.model.config)
+
+    def __call__(self, ids_RT: Tensor, position_RT: Tensor, mask_RC: Tensor | None, cache: Cache) -> Tensor:
+        """Feed T tokens to each row.
+
+        Args:
+            ids_RT: int64.
+            position_RT: int64, from 0 at the row's first token.
+            mask_RC: which columns of the cache, the T new ones included, hold tokens of the row; None: all.
+            cache: lengthened by T columns.
+
+        Returns:
+            The logits after the last token, float32 (float64 from a model of that) [R, V].
+        """
+        positions = {"position_ids": position_RT} if self.takes_positions else {}
+        output = self.model(
+            input_ids=ids_RT,
+            attention_mask=mask_RC,
+            use_cache=True,
+            logits_to_keep=1,
+            **positions,
+            **{self.cache_name: cache},
+        )
+        logits_RV = output.logits[:, -1]
+        return logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32))
+
+
+@dataclass(slots=True)
+class Prefilled:
+    """Prompts that have been forwarded, a row each."""
+
+    cache: Cache
+    mask_BC: Tensor | None
+    """bool: the columns that hold tokens; None: all."""
+    length_B: Tensor
+    logits_BV: Tensor
+
+
+@dataclass(slots=True)
+class Beginning:
+    """What all prompts begin with, forwarded: a cache of one row (empty where nothing is shared)."""
+
+    cache: Cache
+    length: int
+
+
+def common_beginning(decoder: Decoder, prompts: Sequence[np.ndarray]) -> Beginning:
+    """Forward the beginning that all prompts share; each keeps at least one token of its own."""
+    cache = decoder.new_cache()
+    length = 0 if len(prompts) == 1 or is_recurrent(cache) else _shared(prompts)
+    if length:
+        ids_1T = torch.from_numpy(prompts[0][:length].copy())[None].to(decoder.device)
+        decoder(ids_1T, torch.arange(length, device=decoder.device)[None], None, cache)
+    return Beginning(cache, length)
+
+
+def prefill(decoder: Decoder, prompts: Sequence[np.ndarray], beginning: Beginning) -> Prefilled:
+    """Forward what follows the common beginning in each prompt; row b is prompt b."""
+    groups = list(_groups([len(ids) for ids in prompts], beginning.length, admits_gaps(beginning.cache)))
+    parts = [_forward(decoder, [prompts[b] for b in group], beginning) for group in groups]
+    width = max(mask_BC.shape[1] for _, mask_BC, _ in parts)
+    mask_BC = torch.cat([pad(mask, (width - mask.shape[1], 0), value=False) for _, mask, _ in parts])
+    row_B = torch.tensor([b for group in groups for b in group], device=decoder.device).argsort()
+    cache = joined([cache for cache, _, _ in parts])
+    cache.reorder_cache(row_B)
+    return Prefilled(
+        cache,
+        None if mask_BC.all() else mask_BC[row_B],
+        torch.tensor([len(ids) for ids in prompts], device=decoder.device),
+        torch.cat([logits for _, _, logits in parts])[row_B],
+    )
+
+
+def _shared(prompts: Sequence[np.ndarray]) -> int:
+    shortest = min(len(ids) for ids in prompts) - 1
+    whole = np.stack([ids[:shortest] for ids in prompts])
+    differs = (whole != whole[0]).any(axis=0)
+    return int(differs.argmax()) if differs.any() else shortest
+
+
+def _groups(lengths: list[int], shared: int, gaps: bool) -> Iterator[list[int]]:
+    """Prompts to forward together, by length: of one length where padding would not be exact."""
+    group: list[int] = []
+    for b in sorted(range(len(lengths)), key=lengths.__getitem__):
+        too_many = (len(group) + 1) * (lengths[b] - shared) > PREFILL_TOKENS
+        if group and (too_many or (not gaps and lengths[b] != lengths[group[-1]])):
+            yield group
+            group = []
+        group.append(b)
+    yield group
+
+
+def _forward(decoder: Decoder, prompts: list[np.ndarray], beginning: Beginning) -> tuple[Cache, Tensor, Tensor]:
+    """The cache, the mask and the last logits of prompts, padded between the beginning and their own tokens."""
+    count, shared = len(prompts), beginning.length
+    width = max(len(ids) for ids in prompts) - shared
+    ids_BT = np.zeros((count, width), np.int64)
+    mask_BC = np.ones((count, shared + width), bool)
+    for b, ids in enumerate(prompts):
+        padding = shared + width - len(ids)
+        ids_BT[b, padding:] = ids[shared:]
+        mask_BC[b, shared : shared + padding] = False
+    position_BT = (mask_BC.cumsum(1) - 1).clip(min=0)[:, shared:]
+    cache = repeated(beginning.cache, count) if shared else decoder.new_cache()
+    mask = torch.from_numpy(mask_BC).to(decoder.device)
+    logits_BV = decoder(
+        torch.from_numpy(ids_BT).to(decoder.device),
+        torch.from_numpy(position_BT).to(decoder.device),
+        None if mask_BC.all() else mask,
+        cache,
+    )
+    return cache, mask, logits_BV

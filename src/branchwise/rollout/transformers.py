@@ -1,0 +1,156 @@
+"""The in-process engine: a transformers model that grows trees by forking its key-value cache.
+
+A prompt is forwarded once. Its row of the cache is forked to K thoughts; a thought that completes the marker is
+forked on the spot to M answers, while the others go on. Rows that finish leave the batch. All rows end at the same
+column of the cache, so that each step feeds every row its last token, at its own position.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from branchwise.rollout.engine import Limb, Sampling
+from branchwise.rollout.forking import Draft, Endings, Growth
+from branchwise.rollout.keyed_random import node_key
+from branchwise.rollout.marker import Marker
+from branchwise.rollout.prefill import Beginning, Decoder, common_beginning, prefill
+from branchwise.rollout.weights import SamplingWeights
+
+T = TypeVar("T")
+
+
+class TransformersEngine:
+    """Samples with a transformers causal language model, in process.
+
+    Args:
+        model: the policy, peft-wrapped or not. It is used itself where it is of this dtype and on this device, else
+            through a copy that `sync` brings up to date.
+        tokenizer: the model's.
+        dtype: to sample in.
+        device: to sample on.
+        max_rows: the most sequences decoded at once.
+
+    Raises:
+        ValueError: the model keeps a state between tokens that cannot be forked.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, *, dtype: torch.dtype, device: torch.device | str, max_rows: int
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.max_rows = max_rows
+        self.weights = SamplingWeights(model, dtype, torch.device(device))
+        self.decoder = Decoder(self.weights.model)
+        self.stop = stop_ids(self.weights.model, tokenizer)
+        self._markers: dict[str, Marker] = {}
+
+    def sync(self, model: Any) -> None:
+        """Take the policy's present weights, adapters merged."""
+        self.weights.take(model)
+
+    @torch.no_grad()
+    def grow(self, limbs: Sequence[Limb], sampling: Sampling) -> None:
+        """Add the thoughts and answers (or responses) of every limb to its tree, in order of k and m.
+
+        A phrasing that was grown before gets further thoughts. Each prompt is forwarded once, whatever the number of
+        limbs it stands in, and so is the beginning common to all. A thought's finish is `marker` where its last token
+        completes the marker, whatever else that token is. With `force_close` an EOS that was drawn stays in the
+        thought, for it was drawn; the marker follows it.
+
+        Raises:
+            ValueError: answers without a marker, or a thought's answers that outnumber `max_rows`.
+            FloatingPointError: the logits are not finite.
+        """
+        plan = _plan(limbs, sampling, self.max_rows)
+        by_prompt: dict[bytes, list[Draft]] = {}
+        for limb, thoughts in plan:
+            by_prompt.setdefault(limb.tree.nodes[limb.phrasing].ids_T.tobytes(), []).extend(thoughts)
+        prompts = [(np.frombuffer(ids, np.int64), thoughts) for ids, thoughts in by_prompt.items() if thoughts]
+        if not prompts:
+            return
+        endings = Endings.of(self.stop, self._marker(sampling.marker), self.decoder)
+        with self.weights.in_use():
+            beginning = common_beginning(self.decoder, [ids for ids, _ in prompts])
+            sizes = [sum(thought.leaves for thought in thoughts) for _, thoughts in prompts]
+            for batch in _filled(prompts, sizes, self.max_rows):
+                self._sample(batch, beginning, sampling, endings)
+        for limb, thoughts in plan:
+            for thought in thoughts:
+                place = limb.tree.add(thought.node(limb.phrasing))
+                for answer in thought.answers if thought.closed else []:
+                    limb.tree.add(answer.node(place))
+
+    def _sample(
+        self,
+        batch: list[tuple[np.ndarray, list[Draft]]],
+        beginning: Beginning,
+        sampling: Sampling,
+        endings: Endings,
+    ) -> None:
+        prefilled = prefill(self.decoder, [ids for ids, _ in batch], beginning)
+        thoughts = [(row, thought) for row, (_, thoughts) in enumerate(batch) for thought in thoughts]
+        for wave in _filled(thoughts, [thought.leaves for _, thought in thoughts], self.max_rows):
+            Growth(self.decoder, prefilled, wave, sampling, endings).run()
+
+    def _marker(self, text: str | None) -> Marker | None:
+        if text is None:
+            return None
+        if text not in self._markers:
+            self._markers[text] = Marker(text, self.tokenizer, self.decoder.vocabulary)
+        return self._markers[text]
+
+
+def stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Every id that ends a turn: all of the generation config's, and the tokenizer's own."""
+    stop: set[int] = set()
+    for ids in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
+        stop.update([] if ids is None else [ids] if isinstance(ids, int) else ids)
+    return frozenset(stop)
+
+
+def _plan(limbs: Sequence[Limb], sampling: Sampling, max_rows: int) -> list[tuple[Limb, list[Draft]]]:
+    """The nodes to sample, with the keys of their random numbers."""
+    grown: Counter[tuple[int, int]] = Counter()
+    plan = []
+    for limb in limbs:
+        if sampling.marker is None and limb.answers > 1:
+            raise ValueError(
+                f"tree.answers: {limb.answers} answers from a thought need tree.marker, which ends it; it is null"
+            )
+        if limb.answers > max_rows:
+            raise ValueError(
+                f"sampling.max_rows: {max_rows} rows cannot hold a thought's tree.answers: {limb.answers}, which are "
+                f"sampled together; set sampling.max_rows to {limb.answers} or more"
+            )
+        place = (id(limb.tree), limb.phrasing)
+        first = len(limb.tree.children[limb.phrasing]) + grown[place]
+        grown[place] += limb.thoughts
+        plan.append((limb, [_thought(limb, k, sampling) for k in range(first, first + limb.thoughts)]))
+    return plan
+
+
+def _thought(limb: Limb, k: int, sampling: Sampling) -> Draft:
+    tree = limb.tree
+    path = (sampling.seed, tree.step, tree.draw, tree.nodes[limb.phrasing].index, k)
+    if sampling.marker is None:
+        return Draft("response", k, node_key(*path, -1), sampling.max_thought_tokens + sampling.max_answer_tokens)
+    answers = [Draft("answer", m, node_key(*path, m), sampling.max_answer_tokens) for m in range(limb.answers)]
+    return Draft("thought", k, node_key(*path, -1), sampling.max_thought_tokens, answers)
+
+
+def _filled(items: list[T], sizes: list[int], most: int) -> Iterator[list[T]]:
+    """Consecutive items whose sizes sum to at most `most`, or single ones that are larger."""
+    batch: list[T] = []
+    room = most
+    for item, size in zip(items, sizes):
+        if batch and size > room:
+            yield batch
+            batch, room = [], most
+        batch.append(item)
+        room -= size
+    yield batch
