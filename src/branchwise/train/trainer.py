@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import get_scheduler, set_seed
 
 from branchwise.config import Config, ConfigError, Source, load_config
@@ -14,6 +15,7 @@ from branchwise.data.questions import load_questions
 from branchwise.data.stream import Stream
 from branchwise.evaluate.heldout import HeldOut, held_out_mean
 from branchwise.policy.load import load_policy
+from branchwise.policy.policy import Policy
 from branchwise.rewards.run import RewardRunner
 from branchwise.rollout.collect import Batch, collect, seedling
 from branchwise.rollout.engine import Limb
@@ -60,11 +62,18 @@ class Trainer:
         self.world = World(c.train)
         loaded = None if isinstance(model, str) else model
         self.policy = load_policy(c, model=loaded, processing_class=processing_class, peft_config=peft_config)
-        self.notes = [self.policy.describe()]
+        self.notes = [_describe(self.policy)]
         """What is worth saying before the first step: how the policy runs, what became of the data's rows."""
-        self.engine = TransformersEngine.of(self.policy, c)
-        self.rewards = RewardRunner.of(reward_funcs, c, self.policy.tokenizer)
-        self.renderer = Renderer.of(self.policy.tokenizer, c)
+        self.tokenizer = getattr(self.policy.processing_class, "tokenizer", self.policy.processing_class)
+        self.engine = TransformersEngine(
+            self.policy.model,
+            self.tokenizer,
+            dtype=self.policy.precision if c.sampling.dtype == "auto" else getattr(torch, c.sampling.dtype),
+            device=self.policy.device,
+            max_rows=c.sampling.max_rows,
+        )
+        self.rewards = RewardRunner.of(reward_funcs, c, self.tokenizer)
+        self.renderer = Renderer.of(self.tokenizer, c)
         self.questions = self._load(train_dataset, c.data.train, "data.train", c.tree.rephrasings)
         self.eval_questions = self._load(eval_dataset, c.data.eval, "data.eval", 0)
         self.stream = Stream(len(self.questions), c.train.seed, c.data.shuffle, self.world.rank, self.world.size)
@@ -137,6 +146,14 @@ class Trainer:
 
     def seedling(self, question: Question, draw: int, step: int) -> Tree:
         return seedling(question, [self.renderer.ids(p) for p in question.phrasings], draw=draw, step=step)
+
+
+def _describe(policy: Policy) -> str:
+    """How the policy runs."""
+    device, precision = policy.device, str(policy.precision).removeprefix("torch.")
+    if policy.sharing.way == "rows":
+        return f"policy: {device}, {precision}, row by row, since no way of sharing is exact ({policy.sharing.reason})"
+    return f"policy: {device}, {precision}, each tree token forwarded once ({policy.sharing.way})"
 
 
 def _resolve(config: Config | dict[str, Any] | str | Path | None, model: Any) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -54,11 +55,18 @@ def update(
         for packs in steps:
             _backward(policy, packs, config, sums)
             _optimizer_step(policy, optimizer, packs, config, world, result)
-            scheduler.step()
+            _advance(scheduler)
     forwarded = config.train.epochs * sum(len(pack.ids_T) for packs in steps for pack in packs)
     result.stats = world.sum({**sums, "forwarded_tokens": forwarded})
     result.tokens = int(result.stats.pop("forwarded_tokens"))
     return result
+
+
+def _advance(scheduler: LRScheduler) -> None:
+    with warnings.catch_warnings():
+        # the schedule goes on where an update had no gradient and the optimizer was not called
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+        scheduler.step()
 
 
 def _packs(trees: list[Tree], advantages: list[list], policy: Policy, config: Config, world: World) -> list[Pack]:
