@@ -69,14 +69,14 @@ class RewardFunction:
         """What a plain function returns; where it takes a leaf at a time, a list with failures in their places."""
         if self._leaf_view is None:
             return self.function(**self._accepted({**columns, **shared}))
-        return [attempt(self.function, **leaf) for leaf in self._leaves(columns, shared)]
+        return [_score(attempt(self.function, **leaf)) for leaf in self._leaves(columns, shared)]
 
     async def call_async(self, columns: Columns, shared: Mapping[str, Any]) -> Any:
         """The same of an async function; leaves are awaited together."""
         if self._leaf_view is None:
             return await self.function(**self._accepted({**columns, **shared}))
         calls = [self.function(**leaf) for leaf in self._leaves(columns, shared)]
-        return await asyncio.gather(*map(attempt_async, calls))
+        return [_score(result) for result in await asyncio.gather(*map(attempt_async, calls))]
 
     def _leaves(self, columns: Columns, shared: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The arguments of each leaf's call."""
@@ -109,6 +109,11 @@ async def attempt_async(awaitable: Awaitable[Any]) -> Any:
         raise
     except BaseException as error:
         return error
+
+
+def _score(result: Any) -> Any:
+    """verl's functions may return a mapping with their score."""
+    return result["score"] if isinstance(result, Mapping) and "score" in result else result
 
 
 def _verl(leaf: Mapping[str, Any]) -> dict[str, Any]:

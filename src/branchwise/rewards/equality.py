@@ -8,6 +8,7 @@ Choices where usage differs:
 - Units: a number may come with or without its unit, but not with another one.
 - A bare 1011 answers 1011_2; any other base, or a base where the reference has none, is wrong.
 - `x = 5` answers 5, and 5 answers `x = 5`; `y = 5` does not answer `x = 5`.
+- Letters of either case are different, stand for real numbers, and i is the imaginary unit.
 - Order counts in (1, 2) and [1, 2], and not in {1, 2} or 1, 2, which are equal.
 """
 
@@ -27,7 +28,10 @@ _LONGEST = 500
 @lru_cache(maxsize=4096)
 def equal(gold: str, given: str) -> bool:
     """Whether an answer equals the reference."""
-    return _equal(normalise(gold), normalise(given))
+    try:
+        return _equal(normalise(gold), normalise(given))
+    except (ArithmeticError, AttributeError, NotImplementedError, RecursionError, TypeError, ValueError):
+        return False  # sympy, on formulas that it can read but not compare
 
 
 def _equal(gold: str, given: str) -> bool:
@@ -38,15 +42,16 @@ def _equal(gold: str, given: str) -> bool:
     if max(len(gold), len(given)) > _LONGEST:
         return False
     if _BASE.search(gold) or _BASE.search(given):
-        return _digits(gold) == given
-    (gold_name, gold), (given_name, given) = _named(gold), _named(given)
-    if gold_name and given_name and gold_name != given_name:
-        return False
-    if (a := read_number(gold)) and (b := read_number(given)):
+        return _digits(gold) == given.replace(" ", "")
+    a, b = read_number(gold), read_number(given)
+    if a and b:
         return a.equals(b)
-    if (A := _members(gold)) and (B := _members(given)):
+    A, B = (None if a else _members(gold)), (None if b else _members(given))
+    if A and B:
         return _same_members(A, B)
-    return _same_text(gold, given) or _same_formula(gold, given)
+    if "=" in gold or "=" in given:
+        return _same_equation(gold, given)
+    return not ((a and B) or (A and b)) and _same_formula(gold, given)
 
 
 def _words(text: str) -> frozenset[str]:
@@ -71,7 +76,7 @@ _REWRITES = [
         (r"\\(?:geq|geqslant)(?![A-Za-z])", r"\\ge"),
         (r"\\(?:left|right)(?![A-Za-z])", ""),
         (r"\\[!,;:]|\{,\}(?=\d{3})", lambda m: "," if m[0] == "{,}" else ""),
-        (r"\\ |~|\\q?quad(?![A-Za-z])|\s+", " "),
+        (r"(?<!\\)\\ |~|\\q?quad(?![A-Za-z])|\s+", " "),
         (r"\\(?:text|textbf|textit|textrm|mbox|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}", r" \1 "),
         (r"\^\s*\{?\s*\\circ\s*\}?|°|\\degree(?![A-Za-z])", ""),
         (r"\\%| percent\b", "%"),
@@ -99,21 +104,12 @@ def _same_text(a: str, b: str) -> bool:
     return a == b or (len(a) > 1 and a.isalpha() and a.casefold() == b.casefold())
 
 
-_NAMED = re.compile(r"([A-Za-z]\w{0,9}(?:\([a-z]\))?) ?= ?([^=<>]+)")
-
-
-def _named(text: str) -> tuple[str, str]:
-    """`x = 5` as ('x', '5'), and 5 as ('', '5')."""
-    match = _NAMED.fullmatch(text)
-    return (match[1], match[2]) if match else ("", text)
-
-
-_BASE = re.compile(r"\d_\{?\d")
+_BASE = re.compile(r"[0-9A-F]*\d[0-9A-F]* ?_ ?\{?\d")
 
 
 def _digits(text: str) -> str:
     """A number in a base, without the base."""
-    return re.sub(r"_\{?\d+\}?$", "", text)
+    return re.sub(r"_\{?\d+\}?$", "", text.replace(" ", ""))
 
 
 # --- numbers
@@ -204,11 +200,15 @@ class Members:
     parts: tuple[str, ...]
 
 
-_BRACKETS = {"(": ")]", "[": ")]", "\\{": ("\\}",), "": ("",)}
+_MATRIX = re.compile(r"\\begin\{[pb]matrix\}(.*)\\end\{[pb]matrix\}")
 
 
 def _members(text: str) -> Members | None:
-    """The parts of a tuple, interval, set or bare list of two or more."""
+    """The parts of a matrix, a set, or a tuple, interval or bare list of two or more."""
+    if matrix := _MATRIX.fullmatch(text):
+        rows = [row.split("&") for row in matrix[1].split("\\\\")]
+        cells = tuple(cell.strip() for row in rows for cell in row)
+        return Members(f"matrix of rows {[len(row) for row in rows]}", cells)
     opening = next((o for o in ("(", "[", "\\{") if text.startswith(o)), "")
     if opening and not _enclosed(text):
         opening = ""
@@ -257,6 +257,32 @@ def _same_members(gold: Members, given: Members) -> bool:
     return True
 
 
+# --- equations
+
+
+_NAMED = re.compile(r"([A-Za-z]\w{0,9}(?:\([a-z]\))?) ?= ?([^=<>]+)")
+
+
+def _same_equation(gold: str, given: str) -> bool:
+    """`x = 5` and 5 are equal; of two equations one must be a multiple of the other."""
+    (gold_name, gold_value), (given_name, given_value) = _named(gold), _named(given)
+    if gold_name == given_name or not ("=" in gold and "=" in given):
+        return "=" not in gold_value + given_value and _equal(gold_value, given_value)
+    if not (gold.count("=") == given.count("=") == 1):
+        return False
+    a, b = (_formula("({})-({})".format(*text.split("="))) for text in (gold, given))
+    if a is None or b is None or not (a.free_symbols and b.free_symbols):
+        return False
+    ratio = (a / b).simplify()
+    return bool(ratio.is_number and ratio.is_finite and ratio != 0)
+
+
+def _named(text: str) -> tuple[str, str]:
+    """`x = 5` as ('x', '5'), and 5 as ('', '5')."""
+    match = _NAMED.fullmatch(text)
+    return (match[1], match[2]) if match else ("", text)
+
+
 # --- formulas
 
 
@@ -269,32 +295,27 @@ _COMMANDS = _words(
 
 
 def _same_formula(gold: str, given: str) -> bool:
-    """Symbolic equality by math-verify, for formulas that are sure to be done with quickly."""
-    if not (_tame(gold) and _tame(given)):
-        return False
-    a, b = _parse(gold), _parse(given)
+    """Symbolic equality by math-verify."""
+    a, b = _formula(gold), _formula(given)
     if a is None or b is None:
         return False
-    try:
-        if getattr(a, "is_number", False) and getattr(b, "is_number", False):
-            return _same_constant(a, b)
-        from math_verify import verify
+    if getattr(a, "is_number", False) and getattr(b, "is_number", False):
+        return _same_constant(a, b)
+    from math_verify import verify
 
-        # no timeouts: they are signals, which only a main thread may set
-        return bool(verify(a, b, float_rounding=15, timeout_seconds=None))
-    except (ArithmeticError, AttributeError, NotImplementedError, RecursionError, TypeError, ValueError):
-        return False
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of missing timeouts, but these are signals,
+    return bool(verify(a, b, float_rounding=15, timeout_seconds=None))  # which only a main thread may set
 
 
 def _same_constant(a: Any, b: Any) -> bool:
     a, b = a.evalf(50), b.evalf(50)
-    return bool(abs(a - b) <= max(abs(a), abs(b)) * Fraction(1, 10**40))
+    return bool(a.is_finite and b.is_finite and abs(a - b) <= max(abs(a), abs(b)) * Fraction(1, 10**40))
 
 
 def _tame(text: str) -> bool:
     """Known commands, no words, and no powers, factorials or digits that could take for ever."""
     text = re.sub(r"\\(?:begin|end)\{[pbv]matrix\}|\\\\|\\[{}]", " ", text)
-    if len(text) > 200 or not re.fullmatch(r"[\w\s+\-*/^_=<>|.,:()\[\]{}\\&]*", text, re.ASCII) or "__" in text:
+    if len(text) > 200 or not re.fullmatch(r"[\w\s+\-*/^_=<>|.,()\[\]{}\\&]*", text, re.ASCII) or "__" in text:
         return False
     if not set(re.findall(r"\\([A-Za-z]+)", text)) <= _COMMANDS:
         return False
@@ -310,9 +331,17 @@ def _tame(text: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _parse(text: str) -> Any:
-    from math_verify import LatexExtractionConfig, parse
+def _formula(text: str) -> Any:
+    """The formula in sympy, its letters real but for i; None where it cannot be read, or might take long."""
+    if not _tame(text):
+        return None
+    from latex2sympy2_extended import latex2sympy
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+    from sympy import I, Symbol
 
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of the missing timeouts
-    found = parse(f"${text}$", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
-    return found[0] if found else None
+    cased = ConversionConfig(lowercase_symbols=False)
+    try:
+        found = latex2sympy(text, is_real=True, conversion_config=cased, normalization_config=None)
+        return found.xreplace({Symbol("i", real=True): I})
+    except Exception:  # the parser's only kind
+        return None

@@ -24,7 +24,7 @@ OWN = NATIVE | {"original_prompts", "phrasing_index", "thought_index"}
 SHARED = frozenset({"trainer_state", "log_metric", "log_extra"})
 
 
-class RewardError(ValueError):
+class RewardError(ConfigError):
     """A reward function that cannot be used as it is: a mistake in the program, not a failure on some leaf."""
 
 
