@@ -198,7 +198,7 @@ def test_every_reference_answers_itself(name):  # case A02
 
 @shared
 def test_no_reference_answers_another_question():
-    found, others = golds("math500"), golds("math500")
+    found, others = golds("math500")[:200], golds("math500")[:200]
     random.Random(0).shuffle(others)
     assert [pair for pair in zip(found, others) if pair[0] != pair[1] and equal(*pair)] == []
 

@@ -72,7 +72,7 @@ def test_too_long_prompts_leave_and_are_counted():
     (kept,) = fitting(found, renderer, report)
     assert [p[0]["content"] for p in kept.phrasings] == ["short", "brief"]
     assert report.too_long == ["a"]
-    assert report.left_out["longer than data.max_prompt_tokens"] == 1
+    assert report.left_out == {"longer than data.max_prompt_tokens": 1}
     assert "1 questions longer than data.max_prompt_tokens left out: a" in str(report)
     with pytest.raises(DataError, match=r"every question is longer than data\.max_prompt_tokens: 5"):
         fitting(found, Renderer(byte_tokenizer(), max_prompt_tokens=5), Report("data"))

@@ -251,6 +251,14 @@ def test_short_responses_do_not_pay():
     assert leaves(tree)[0].parts["overlong"] is None
 
 
+@pytest.mark.parametrize(("gold", "rewards"), [("7", [0, 0, 0]), ("9", [1, 0, 0])])
+def test_an_answer_inside_the_thought_is_not_paid(gold, rewards):  # case A17
+    closed = ("trying \\boxed{7}" + END, [" Final answer: \\boxed{9}", " I am not sure."])
+    tree = grow([("p", [closed, "trying \\boxed{7}"])], {"answer": gold})
+    runner(RewardConfig(function="math"), marker=END).score([tree])
+    assert paid(tree) == rewards
+
+
 # --- async functions, logs
 
 
@@ -378,7 +386,7 @@ def test_a_column_that_goes_by_a_name_of_ours_is_an_error():
         return [1.0]
 
     with pytest.raises(RewardError, match=r"'f' asks for 'answers', .* rename the column"):
-        runner(f).check(["answers"])
+        runner(f).score([responses("a", answers=["1"])])
 
 
 def test_args_that_no_parameter_takes_are_an_error(tmp_path):

@@ -43,7 +43,7 @@ class Report:
             some = ", ".join(self.too_long[:20])
             lines.append(f"  {len(self.too_long)} questions longer than data.max_prompt_tokens left out: {some}")
         if self.rephrasings or self.left_out:
-            reasons = [f"{count} {reason}" for reason, count in self.left_out.items() if count]
+            reasons = [f"{count} {reason}" for reason, count in self.left_out.items()]
             lines.append(f"  {self.rephrasings} usable rephrasings; left out: {', '.join(reasons) or 'none'}")
         return "\n".join(lines)
 
@@ -122,7 +122,8 @@ def fitting(found: list[Question], renderer: Renderer, report: Report) -> list[Q
         if kept is None:
             report.too_long.append(question.id)
         else:
-            report.left_out["longer than data.max_prompt_tokens"] += len(question.phrasings) - len(kept.phrasings)
+            if excess := len(question.phrasings) - len(kept.phrasings):
+                report.left_out["longer than data.max_prompt_tokens"] += excess
             fit.append(kept)
     if not fit:
         limit = renderer.max_prompt_tokens

@@ -114,7 +114,7 @@ class RewardRunner:
             return
         nodes = [tree.nodes[leaf] for tree, leaf in leaves]
         columns = self._columns(leaves)
-        self.check(columns.keys() - OWN)
+        self.check(name for tree, _ in leaves for name in tree.question.columns)
         shared = {"trainer_state": trainer_state, "log_metric": self._log_metric, "log_extra": _extra_logger(nodes)}
         values = self._call(columns, shared, len(leaves))
         for i, (tree, leaf) in enumerate(leaves):
@@ -176,26 +176,19 @@ class RewardRunner:
 
     def _settle(self, node: Node, values: list[Any], length: int) -> None:
         """Pay one leaf."""
-        reasons = []
-        reward, applies = 0.0, False
+        reward, reasons = 0.0, []
         for f, value in zip(self.functions, values):
-            part = None if value is None or isinstance(value, BaseException) else _number(f.name, value)
-            if isinstance(value, BaseException):
-                reasons.append(f"{f.name}: {type(value).__name__}: {value}")
-            elif part is not None and not math.isfinite(part):
-                reasons.append(f"{f.name}: returned {part}")
-                part = None
-            elif part is not None:
-                reward, applies = reward + f.weight * part, True
+            part, reason = _part(f.name, value)
             node.parts[f.name] = part
+            reward += f.weight * (part or 0.0)
+            reasons += [reason] if reason else []
+        if not reasons and all(part is None for part in node.parts.values()):
+            reasons = ["no reward function applies"]
         if self.overlong_buffer:
             penalty = overlong_penalty(length, self.max_tokens, self.overlong_buffer)
             node.parts["overlong"] = penalty or None
             reward += penalty
-        if not applies:
-            reasons = reasons or ["no reward function applies"]
-        node.reason = "; ".join(reasons) or None
-        node.reward = None if reasons else reward
+        node.reward, node.reason = (None, "; ".join(reasons)) if reasons else (reward, None)
 
     def _log_metric(self, name: str, value: float) -> None:
         self.logged.setdefault(name, []).append(float(value))
@@ -258,15 +251,19 @@ def _values(name: str, result: Any, count: int) -> list[Any]:
     return list(values)
 
 
-def _number(name: str, value: Any) -> float:
+def _part(name: str, value: Any) -> tuple[float | None, str | None]:
+    """What a value pays a leaf (None: it does not apply), or why it is missing."""
+    if value is None:
+        return None, None
+    if isinstance(value, BaseException):
+        return None, f"{name}: {type(value).__name__}: {value}"
     try:
-        if isinstance(value, str | bytes):
-            raise TypeError
-        return float(value)
+        part = None if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError):
-        raise RewardError(
-            f"rewards: function {name!r} returned {value!r} for a response; a number or None is expected"
-        ) from None
+        part = None
+    if part is None:
+        raise RewardError(f"rewards: function {name!r} returned {value!r} for a response; a number or None is expected")
+    return (part, None) if math.isfinite(part) else (None, f"{name}: returned {part}")
 
 
 def _extra_logger(nodes: list[Node]) -> Callable[[str, Sequence[Any]], None]:
