@@ -138,9 +138,10 @@ def test_the_batchs_std_does_not_cancel_where_rewards_are_far_from_0():
 )
 def test_case_b01_a_uniform_pools_advantages_are_exactly_0(settings):
     groups = [[0.3] * 7, [0.05] * 7, [0] * 4, [1] * 4]
-    trees = [tree([response(float(np.float32(r))) for r in group]) for group in groups]
-    assert all(a == 0.0 for responses, _ in advantage(*trees, **settings) for a in responses)
-    assert [pools(t, "question")[0].uniform for t in trees] == ["tied", "tied", "all_wrong", "all_right"]
+    for dtype in (np.float32, np.float64):
+        trees = [tree([response(float(dtype(r))) for r in group]) for group in groups]
+        assert all(a == 0.0 for responses, _ in advantage(*trees, **settings) for a in responses)
+        assert [pools(t, "question")[0].uniform for t in trees] == ["tied", "tied", "all_wrong", "all_right"]
 
 
 def test_values_that_differ_by_rounding_alone_are_equal():
@@ -210,4 +211,4 @@ def test_overlong_penalty_falls_over_the_buffer(length, penalty):
 
 
 def test_without_a_buffer_there_is_no_overlong_penalty():
-    assert overlong_penalty(100, limit=100, buffer=0) == 0
+    assert overlong_penalty(101, limit=100, buffer=0) == 0

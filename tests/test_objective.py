@@ -158,6 +158,7 @@ def test_anchored_ratios_do_not_see_the_sampler():
     loss, grad, stats = run([x + log(1.1) for x in under_q0], s)
     assert loss == pytest.approx(-1.1 + 1.1) and grad == pytest.approx([-1.1, 1.1])
     assert means(stats)["mismatch"] == pytest.approx(1.5)  # of the first, where the contexts agree
+    assert stats["max/mismatch"] == pytest.approx(1.5)
     assert means(stats)["context_shift/1"] == pytest.approx(-0.7 + 3.0)
     assert "context_shift/0" not in means(stats)
 

@@ -7,6 +7,7 @@ import pytest
 from branchwise.config import load_config, preset_names, preset_path
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+RUNS = sorted(RECIPES.glob("*grpo-*.yaml"))
 MATCHED = ["qwen3-1.7b", "qwen3-4b", "llama-3.2-1b", "llama-3.2-3b"]
 
 
@@ -67,7 +68,11 @@ def test_a_preset_is_short_and_cites_its_paper(name):
     assert "arXiv" in text and len(text.splitlines()) <= 25
 
 
-@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_there_are_twelve_of_the_papers_runs():
+    assert len(RUNS) == 12
+
+
+@pytest.mark.parametrize("recipe", RUNS, ids=lambda path: path.stem)
 def test_a_recipe_loads_from_a_preset_and_names_its_gpu(recipe):
     c = load_config(recipe)
     assert c.preset and c.data.train and "GPU of" in recipe.read_text()
