@@ -18,20 +18,21 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from branchwise.rollout.cache import new_cache
 from branchwise.rollout.engine import Limb, Sampling
 from branchwise.rollout.transformers import TransformersEngine
 from branchwise.tree import Question, Tree, prompt_node
 
 VOCABULARY = len(tiny.ALPHABET) + 6
 EOS, CLOSE = 1, 5
-SHAPE = dict(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, bos_token_id=None)
-ENDS = dict(eos_token_id=EOS, pad_token_id=0)
-GQA = dict(intermediate_size=48, num_key_value_heads=2, head_dim=8)
+SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+ENDS = {"eos_token_id": EOS, "pad_token_id": 0, "bos_token_id": None}
+GQA = {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8}
 FAMILIES = {
     "llama": lambda: tiny.llama().config,
     "qwen3": lambda: Qwen3Config(**SHAPE, **ENDS, **GQA),
     "gpt2": lambda: GPT2Config(
-        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=None, **ENDS
+        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, **ENDS
     ),
     "mistral": lambda: MistralConfig(**SHAPE, **ENDS, **GQA, sliding_window=5),
     "gemma3": lambda: Gemma3TextConfig(
@@ -322,13 +323,31 @@ def test_greedy_draws_the_likeliest_tokens():
     [
         ((2, 3), replace(SAMPLING, marker=None), 64, "tree.answers: 3 answers from a thought need tree.marker"),
         ((2, 3), SAMPLING, 2, "sampling.max_rows: 2 rows cannot hold a thought's tree.answers: 3"),
+        (
+            (2, 1),
+            replace(SAMPLING, max_thought_tokens=60),
+            64,
+            "3 tokens and responses of up to 69 pass the model's 64",
+        ),
     ],
 )
 def test_what_cannot_be_grown_is_refused(limb, sampling, max_rows, message):
     t = tree(0, [7, 8, 9])
     with pytest.raises(ValueError, match=message):
-        engine(family("llama"), max_rows).grow([Limb(t, 0, *limb)], sampling)
+        engine(family("gpt2"), max_rows).grow([Limb(t, 0, *limb)], sampling)
     assert len(t.nodes) == 1
+
+
+def test_a_prompt_without_tokens_is_refused():
+    with pytest.raises(ValueError, match="question '4': phrasing 0 has no tokens"):
+        engine(family("llama")).grow([Limb(tree(4, []), 0, 1, 1)], SAMPLING)
+
+
+def test_a_cache_that_cannot_be_forked_is_refused():
+    config = tiny.llama().config
+    config.layer_types = ["indexed_attention", "full_attention"]
+    with pytest.raises(ValueError, match="'llama' keeps a DynamicIndexedLayer between tokens"):
+        new_cache(config)
 
 
 def test_the_model_is_left_as_it_was():

@@ -38,7 +38,7 @@ def test_numbers_are_uniform():
     # 200 000 numbers of 200 nodes in 64 cells: chi-square with 63 degrees of freedom is below 103 in 999 of 1000 cases
     keys = [node_key(0, 0, draw, 0, k, -1) for draw, k in itertools.product(range(50), range(4))]
     u = np.concatenate([stream(key, 1000) for key in keys])
-    assert 0 <= u.min() and u.max() < 1
+    assert u.min() >= 0 and u.max() < 1
     counts = np.bincount((u * 64).astype(int), minlength=64)
     expected = len(u) / 64
     assert ((counts - expected) ** 2 / expected).sum() < 103

@@ -1,4 +1,4 @@
-"""Key-value caches whose rows fork, move and leave. Rows are aligned on the right: all of them end at the same column."""
+"""Key-value caches whose rows fork, move and leave. Rows are aligned on the right: all end at the same column."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class RoomyLayer(DynamicLayer):
 
     def __init__(self, layer: DynamicLayer, index_R: Tensor, rows: int) -> None:
         super().__init__()
+        assert layer.keys is not None and layer.values is not None
         self.lazy_initialization(layer.keys, layer.values)
         self.rows, self.length = len(index_R), layer.get_seq_length()
         self.key_buffer = _roomy(layer.keys, index_R, rows)
@@ -44,10 +45,10 @@ class RoomyLayer(DynamicLayer):
             more = self.length - self.key_buffer.shape[-2] + ROOM
             self.key_buffer = pad(self.key_buffer, (0, 0, 0, more))
             self.value_buffer = pad(self.value_buffer, (0, 0, 0, more))
-        self._expose()
-        self.keys[:, :, start:] = key_states
-        self.values[:, :, start:] = value_states
-        return self.keys, self.values
+        keys, values = self._expose()
+        keys[:, :, start:] = key_states
+        values[:, :, start:] = value_states
+        return keys, values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Row r becomes what row `beam_idx[r]` was; rows that stay where they are cost nothing."""
@@ -57,14 +58,16 @@ class RoomyLayer(DynamicLayer):
         self.rows = len(beam_idx)
         self._expose()
 
-    def _expose(self) -> None:
-        self.keys = self.key_buffer[: self.rows, :, : self.length]
-        self.values = self.value_buffer[: self.rows, :, : self.length]
+    def _expose(self) -> tuple[Tensor, Tensor]:
+        self.keys = keys = self.key_buffer[: self.rows, :, : self.length]
+        self.values = values = self.value_buffer[: self.rows, :, : self.length]
+        return keys, values
 
 
 def _roomy(states: Tensor, index_R: Tensor, rows: int) -> Tensor:
     _, heads, length, width = states.shape
-    buffer = states.new_zeros(rows, heads, length + ROOM, width)
+    # rows and columns are written before they are read
+    buffer = states.new_empty(rows, heads, length + ROOM, width)
     buffer[: len(index_R), :, :length] = states[index_R]
     return buffer
 
@@ -83,14 +86,14 @@ def new_cache(config: Any) -> Cache:
         )
         if not known:
             raise ValueError(
-                f"model.path: {config.model_type!r} keeps a {type(layer).__name__} between tokens, which the in-process "
-                "engine cannot fork; choose a model with full, sliding-window or linear attention, or another engine"
+                f"model.path: {config.model_type!r} keeps a {type(layer).__name__} between tokens, which the "
+                "in-process engine cannot fork; choose a model with full, sliding-window or linear attention"
             )
     return cache
 
 
 def admits_gaps(cache: Cache) -> bool:
-    """Whether masked columns may stand between a row's tokens: so in full attention alone, where position is given apart."""
+    """Whether masked columns may stand between a row's tokens: in full attention alone, told positions apart."""
     return all(type(layer) in (DynamicLayer, DummyLayer) for layer in cache.layers)
 
 
@@ -102,7 +105,7 @@ def is_recurrent(cache: Cache) -> bool:
 def repeated(cache: Cache, count: int) -> Cache:
     """A copy of a cache of one row, with `count` rows."""
     cache = copy.deepcopy(cache)
-    cache.reorder_cache(torch.zeros(count, dtype=torch.int64))
+    reorder(cache, torch.zeros(count, dtype=torch.int64))
     return cache
 
 
@@ -127,8 +130,13 @@ def forked(cache: Cache, index_R: Tensor, rows: int) -> Cache:
             fork.layers.append(RoomyLayer(layer, index_R, rows))
         else:
             fork.layers.append(_joined([layer], _length(cache)))
-            fork.layers[-1].reorder_cache(index_R)
+            fork.layers[-1].reorder_cache(index_R)  # type: ignore[arg-type]
     return fork
+
+
+def reorder(cache: Cache, index_R: Tensor) -> None:
+    """Row r becomes what row `index_R[r]` was."""
+    cache.reorder_cache(index_R)  # type: ignore[arg-type]
 
 
 def _length(cache: Cache) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from branchwise.rollout.engine import Sampling
 
-BLOCK = 256
-"""Tokens whose probabilities are summed before the search, so that it reads V/256 sums and one block."""
+BLOCK = 64
+"""Tokens whose weights are summed before the search, which then reads V/64 sums and one block. Most V are multiples."""
 
 
 def draw(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
@@ -29,24 +30,21 @@ def draw(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> tuple[Tens
     if sampling.temperature == 0:
         token_R = logits_RV.argmax(-1)
         return token_R, torch.zeros_like(logits_RV[:, 0])
-    scaled_RV = logits_RV.div_(sampling.temperature)
-    scaled_RV -= scaled_RV.amax(-1, keepdim=True)
-    _truncate_(scaled_RV, sampling)
-    rows, vocabulary = scaled_RV.shape
-    weight_RV = scaled_RV.new_zeros(rows, vocabulary + -vocabulary % BLOCK)
-    torch.exp(scaled_RV, out=weight_RV[:, :vocabulary])
+    logits_RV.div_(sampling.temperature)
+    logits_RV.sub_(logits_RV.amax(-1, keepdim=True))
+    _truncate_(logits_RV, sampling)
+    weight_RV = logits_RV.exp_()
     token_R, total_R = _invert(weight_RV, uniform_R)
     if not torch.isfinite(total_R).all():
         raise FloatingPointError(
             "the sampler's logits are not finite: the weights have diverged, or overflow in its dtype"
         )
-    logprob_R = scaled_RV.gather(1, token_R[:, None])[:, 0] - total_R.log()
-    return token_R, logprob_R.to(logits_RV.dtype)
+    return token_R, (weight_RV.gather(1, token_R[:, None])[:, 0] / total_R).log().to(weight_RV.dtype)
 
 
 def _invert(weight_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
-    """The first id whose cumulated weight exceeds uniform · total, and the total; an id of weight 0 is never the first."""
-    weight_RCB = weight_RV.unflatten(1, (-1, BLOCK))
+    """The first id whose cumulated weight exceeds uniform · total, and the total; an id of weight 0 never is."""
+    weight_RCB = pad(weight_RV, (0, -weight_RV.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
     block_RC = weight_RCB.sum(-1).to(uniform_R.dtype)
     cumulated_RC = block_RC.cumsum(-1)
     total_R = cumulated_RC[:, -1]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from branchwise.rollout.cache import forked
+from branchwise.rollout.cache import forked, reorder
 from branchwise.rollout.draw import draw
 from branchwise.rollout.engine import Sampling
 from branchwise.rollout.keyed_random import uniform
@@ -91,12 +91,12 @@ class Growth:
         self.drafts = [node for _, thought in thoughts for node in (thought, *thought.answers)]
         self.slot_of = {id(draft): slot for slot, draft in enumerate(self.drafts)}
         device = decoder.device
-        marker_ids = endings.marker.ids if endings.marker else []
-        self.marker_ids = torch.tensor(marker_ids, device=device)
-        longest = max(draft.limit for draft in self.drafts) + len(marker_ids)
+        forced = endings.marker.ids if endings.marker and sampling.force_close else []
+        self.forced = self._tensor(forced)
+        longest = max(draft.limit for draft in self.drafts) + len(forced)
         self.ids_NL = torch.zeros(len(self.drafts), longest, dtype=torch.int64, device=device)
         self.logprobs_NL = torch.zeros(len(self.drafts), longest, dtype=torch.float32, device=device)
-        source_R = torch.tensor([row for row, _ in thoughts], device=device)
+        source_R = self._tensor([row for row, _ in thoughts])
         self.cache = forked(prefilled.cache, source_R, rows=sum(thought.leaves for _, thought in thoughts))
         self.mask_RC = None if prefilled.mask_BC is None else prefilled.mask_BC[source_R]
         self.position_R = prefilled.length_B[source_R]
@@ -125,9 +125,9 @@ class Growth:
     def _draw(self) -> None:
         """One token for every row, recorded."""
         token_R, logprob_R = draw(self.logits_RV, uniform(self.key_R, self.length_R), self.sampling)
-        if self.sampling.force_close:
+        if len(self.forced):
             is_forced_R = self.forced_R != FREE
-            token_R = torch.where(is_forced_R, self.marker_ids[self.forced_R], token_R)
+            token_R = torch.where(is_forced_R, self.forced[self.forced_R], token_R)
             logprob_R = logprob_R.masked_fill(is_forced_R, 0.0)
             self.forced_R += is_forced_R
         self.ids_NL[self.slot_R, self.length_R] = token_R
@@ -138,13 +138,13 @@ class Growth:
     def _finished(self) -> list[tuple[int, Draft]]:
         """Rows whose node has just ended. Only rows that may have ended are looked at one by one."""
         ended_R = self.endings.watched_V[self.token_R] | (self.length_R == self.limit_R)
-        if self.sampling.force_close:
-            ended_R |= self.forced_R == len(self.marker_ids)
+        if len(self.forced):
+            ended_R |= self.forced_R == len(self.forced)
         finished = []
         for row in ended_R.nonzero()[:, 0].tolist():
             draft, length, forced = self.drafts[self.slot_R[row]], int(self.length_R[row]), int(self.forced_R[row])
             finish = self._finish(draft, length, forced)
-            if finish in ("stop", "length") and draft.kind == "thought" and self.sampling.force_close:
+            if finish in ("stop", "length") and draft.kind == "thought" and len(self.forced):
                 self.forced_R[row] = 0
             elif finish is not None:
                 draft.finish, draft.length, draft.forced = finish, length, max(forced, 0)
@@ -153,7 +153,7 @@ class Growth:
 
     def _finish(self, draft: Draft, length: int, forced: int) -> Finish | None:
         if forced != FREE:
-            return "forced" if forced == len(self.marker_ids) else None
+            return "forced" if forced == len(self.forced) else None
         ids_T = self.ids_NL[self.slot_of[id(draft)], :length].tolist()
         marker = self.endings.marker
         if draft.kind == "thought" and marker is not None and marker.may_end_V[ids_T[-1]] and marker.ends(ids_T):
@@ -191,7 +191,7 @@ class Growth:
     def _take(self, sources: list[int]) -> None:
         """Row r becomes what row `sources[r]` was."""
         index_R = self._tensor(sources)
-        self.cache.reorder_cache(index_R)
+        reorder(self.cache, index_R)
         for name in ("slot_R", "length_R", "limit_R", "position_R", "key_R", "forced_R", "token_R", "logits_RV"):
             setattr(self, name, getattr(self, name)[index_R])
         if self.mask_RC is not None:

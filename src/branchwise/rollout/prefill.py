@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
-from branchwise.rollout.cache import admits_gaps, is_recurrent, joined, new_cache, repeated
+from branchwise.rollout.cache import admits_gaps, is_recurrent, joined, new_cache, reorder, repeated
 
 PREFILL_TOKENS = 8192
 """Prompt tokens forwarded at once, padding included; bounds memory."""
@@ -30,6 +30,10 @@ class Decoder:
         # transformers 5.24 renames past_key_values to cache
         self.cache_name = "cache" if "cache" in names else "past_key_values"
         self.takes_positions = "position_ids" in names
+        config = model.config.get_text_config(decoder=True)
+        learned = getattr(config, "rope_parameters", None) is None
+        self.positions: int | None = getattr(config, "max_position_embeddings", None) if learned else None
+        """The most tokens a row may have, where positions are learned one by one."""
 
     def new_cache(self) -> Cache:
         return new_cache(self.model.config)
@@ -49,9 +53,10 @@ class Decoder:
         positions = {"position_ids": position_RT} if self.takes_positions else {}
         output = self.model(
             input_ids=ids_RT,
-            attention_mask=mask_RC,
+            attention_mask=None if mask_RC is None else mask_RC.long(),
             use_cache=True,
-            logits_to_keep=1,
+            # an index, for a slice of several rows would make the head's product a batched one
+            logits_to_keep=torch.tensor([ids_RT.shape[1] - 1], device=ids_RT.device),
             **positions,
             **{self.cache_name: cache},
         )
@@ -96,7 +101,7 @@ def prefill(decoder: Decoder, prompts: Sequence[np.ndarray], beginning: Beginnin
     mask_BC = torch.cat([pad(mask, (width - mask.shape[1], 0), value=False) for _, mask, _ in parts])
     row_B = torch.tensor([b for group in groups for b in group], device=decoder.device).argsort()
     cache = joined([cache for cache, _, _ in parts])
-    cache.reorder_cache(row_B)
+    reorder(cache, row_B)
     return Prefilled(
         cache,
         None if mask_BC.all() else mask_BC[row_B],

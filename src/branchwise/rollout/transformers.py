@@ -66,7 +66,8 @@ class TransformersEngine:
             ValueError: answers without a marker, or a thought's answers that outnumber `max_rows`.
             FloatingPointError: the logits are not finite.
         """
-        plan = _plan(limbs, sampling, self.max_rows)
+        self._check(limbs, sampling)
+        plan = _plan(limbs, sampling)
         by_prompt: dict[bytes, list[Draft]] = {}
         for limb, thoughts in plan:
             by_prompt.setdefault(limb.tree.nodes[limb.phrasing].ids_T.tobytes(), []).extend(thoughts)
@@ -97,6 +98,28 @@ class TransformersEngine:
         for wave in _filled(thoughts, [thought.leaves for _, thought in thoughts], self.max_rows):
             Growth(self.decoder, prefilled, wave, sampling, endings).run()
 
+    def _check(self, limbs: Sequence[Limb], sampling: Sampling) -> None:
+        for limb in limbs:
+            if sampling.marker is None and limb.answers > 1:
+                raise ValueError(
+                    f"tree.answers: {limb.answers} answers from a thought need tree.marker, which ends it; it is null"
+                )
+            if limb.answers > self.max_rows:
+                raise ValueError(
+                    f"sampling.max_rows: {self.max_rows} rows cannot hold a thought's tree.answers: {limb.answers}, "
+                    f"which are sampled together; set sampling.max_rows to {limb.answers} or more"
+                )
+            prompt = len(limb.tree.nodes[limb.phrasing].ids_T)
+            longest = prompt + sampling.max_thought_tokens + sampling.max_answer_tokens
+            if not prompt:
+                raise ValueError(f"question {limb.tree.question.id!r}: phrasing {limb.phrasing} has no tokens")
+            if self.decoder.positions is not None and longest > self.decoder.positions:
+                raise ValueError(
+                    f"sampling.max_thought_tokens: a prompt of {prompt} tokens and responses of up to "
+                    f"{longest - prompt} pass the model's {self.decoder.positions} positions; lower it, "
+                    "sampling.max_answer_tokens or data.max_prompt_tokens"
+                )
+
     def _marker(self, text: str | None) -> Marker | None:
         if text is None:
             return None
@@ -113,20 +136,11 @@ def stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(stop)
 
 
-def _plan(limbs: Sequence[Limb], sampling: Sampling, max_rows: int) -> list[tuple[Limb, list[Draft]]]:
+def _plan(limbs: Sequence[Limb], sampling: Sampling) -> list[tuple[Limb, list[Draft]]]:
     """The nodes to sample, with the keys of their random numbers."""
     grown: Counter[tuple[int, int]] = Counter()
     plan = []
     for limb in limbs:
-        if sampling.marker is None and limb.answers > 1:
-            raise ValueError(
-                f"tree.answers: {limb.answers} answers from a thought need tree.marker, which ends it; it is null"
-            )
-        if limb.answers > max_rows:
-            raise ValueError(
-                f"sampling.max_rows: {max_rows} rows cannot hold a thought's tree.answers: {limb.answers}, which are "
-                f"sampled together; set sampling.max_rows to {limb.answers} or more"
-            )
         place = (id(limb.tree), limb.phrasing)
         first = len(limb.tree.children[limb.phrasing]) + grown[place]
         grown[place] += limb.thoughts
