@@ -17,6 +17,7 @@ from transformers import (
     Qwen3Config,
     Qwen3NextConfig,
 )
+from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING
 
 from branchwise.rollout.cache import new_cache
 from branchwise.rollout.engine import Limb, Sampling
@@ -69,7 +70,7 @@ def family(name, dtype=torch.float32, seed=0):
     for weight in model.parameters():
         if weight.ndim > 1:
             # far enough from uniform for errors to show
-            weight.data.mul_(6.0)
+            weight.data.mul_(4.0)
     return model
 
 
@@ -132,11 +133,11 @@ def contents(trees):
     ]
 
 
-@pytest.mark.parametrize("max_rows", [64, 4])
+@pytest.mark.parametrize("max_rows", [128, 4])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logprobs_are_those_of_a_plain_forward(name, max_rows):
     model = family(name)
-    trees = grown(model, max_rows=max_rows, thoughts=6)
+    trees = grown(model, max_rows=max_rows, thoughts=8)
     nodes = [node for t in trees for node in t.nodes if node.parent >= 0]
     # the test is worth something only if rows fork, leave and outlast each other
     assert len({len(node.ids_T) for node in nodes}) > 5
@@ -343,6 +344,7 @@ def test_a_prompt_without_tokens_is_refused():
         engine(family("llama")).grow([Limb(tree(4, []), 0, 1, 1)], SAMPLING)
 
 
+@pytest.mark.skipif("indexed_attention" not in DYNAMIC_LAYER_TYPE_MAPPING, reason="this transformers has no such layer")
 def test_a_cache_that_cannot_be_forked_is_refused():
     config = tiny.llama().config
     config.layer_types = ["indexed_attention", "full_attention"]

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 from transformers.cache_utils import (
     Cache,
-    DummyLayer,
+    CacheLayerMixin,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionCacheLayerMixin,
@@ -19,6 +19,8 @@ from transformers.cache_utils import (
 
 ROOM = 128
 """Columns that a buffer grows by."""
+KNOWN = (DynamicLayer, DynamicSlidingWindowLayer)
+"""Attention whose keys and values fork, beside layers of linear attention."""
 
 
 class RoomyLayer(DynamicLayer):
@@ -80,11 +82,7 @@ def new_cache(config: Any) -> Cache:
     """
     cache = DynamicCache(config=config.get_text_config(decoder=True))
     for layer in cache.layers:
-        known = isinstance(layer, (DummyLayer, LinearAttentionCacheLayerMixin)) or type(layer) in (
-            DynamicLayer,
-            DynamicSlidingWindowLayer,
-        )
-        if not known:
+        if not (isinstance(layer, LinearAttentionCacheLayerMixin) or _is_empty(layer) or type(layer) in KNOWN):
             raise ValueError(
                 f"model.path: {config.model_type!r} keeps a {type(layer).__name__} between tokens, which the "
                 "in-process engine cannot fork; choose a model with full, sliding-window or linear attention"
@@ -94,7 +92,7 @@ def new_cache(config: Any) -> Cache:
 
 def admits_gaps(cache: Cache) -> bool:
     """Whether masked columns may stand between a row's tokens: in full attention alone, told positions apart."""
-    return all(type(layer) in (DynamicLayer, DummyLayer) for layer in cache.layers)
+    return all(type(layer) is DynamicLayer or _is_empty(layer) for layer in cache.layers)
 
 
 def is_recurrent(cache: Cache) -> bool:
@@ -137,6 +135,11 @@ def forked(cache: Cache, index_R: Tensor, rows: int) -> Cache:
 def reorder(cache: Cache, index_R: Tensor) -> None:
     """Row r becomes what row `index_R[r]` was."""
     cache.reorder_cache(index_R)  # type: ignore[arg-type]
+
+
+def _is_empty(layer: Any) -> bool:
+    """Whether a layer keeps nothing (it has no attention, or reads another layer's keys)."""
+    return not isinstance(layer, (CacheLayerMixin, LinearAttentionCacheLayerMixin))
 
 
 def _length(cache: Cache) -> int:

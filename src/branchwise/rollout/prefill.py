@@ -18,6 +18,8 @@ from branchwise.rollout.cache import admits_gaps, is_recurrent, joined, new_cach
 PREFILL_TOKENS = 8192
 """Prompt tokens forwarded at once, padding included; bounds memory."""
 
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+
 
 class Decoder:
     """A transformers causal language model as a function of tokens and cache."""
@@ -27,8 +29,13 @@ class Decoder:
         self.device: torch.device = model.device
         self.vocabulary: int = model.get_output_embeddings().weight.shape[0]
         names = inspect.signature(model.forward).parameters
-        # transformers 5.24 renames past_key_values to cache
-        self.cache_name = "cache" if "cache" in names else "past_key_values"
+        # transformers 5.24 calls it cache, earlier ones the other two
+        cache_names = [name for name in CACHE_NAMES if name in names]
+        if not cache_names:
+            raise ValueError(
+                f"model.path: {model.config.model_type!r} decodes without a cache, so nothing can be shared"
+            )
+        self.cache_name = cache_names[0]
         self.takes_positions = "position_ids" in names
         config = model.config.get_text_config(decoder=True)
         learned = getattr(config, "rope_parameters", None) is None
