@@ -46,6 +46,11 @@ def test_an_override_with_an_e_in_it_stays_text():
     assert load_config(MODEL, ["train.output_dir=runs/one"]).train.output_dir == "runs/one"
 
 
+def test_a_source_in_short_takes_overrides():
+    c = load_config({**MODEL, "data": {"eval": "held.jsonl"}}, ["data.eval.limit=60"])
+    assert (c.data.eval.path, c.data.eval.limit) == ("held.jsonl", 60)
+
+
 def test_an_override_without_a_value_is_refused():
     assert "key=value" in refused({}, "train.steps")
 

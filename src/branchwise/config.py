@@ -318,8 +318,10 @@ def _merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     """`high` laid over `low`, mapping by mapping."""
     merged = dict(low)
     for key, value in high.items():
-        both = isinstance(merged.get(key), dict) and isinstance(value, dict)
-        merged[key] = _merge(merged[key], value) if both else value
+        under = merged.get(key)
+        if isinstance(under, str) and isinstance(value, dict):
+            under = {"path": under}  # a source in short
+        merged[key] = _merge(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
     return merged
 
 
