@@ -34,10 +34,7 @@ def load_policy(config: Config, *, model: Any = None, processing_class: Any = No
         raise ConfigError(
             f"peft_config: {peft_config.peft_type} adds tokens to every row, which trees share; use a LoraConfig"
         )
-    if model is None:
-        model = _load(m, device, trained_whole=peft_config is None)
-    else:
-        model = model.to(device)
+    model = _load(m, device, trained_whole=peft_config is None) if model is None else model.to(device)
     if processing_class is None:
         processing_class = AutoTokenizer.from_pretrained(
             m.path, revision=m.revision, trust_remote_code=m.trust_remote_code
@@ -94,7 +91,7 @@ def _lora(lora: LoraConfig) -> peft.LoraConfig:
 
 
 def _settle(model: nn.Module, base: Any, checkpointing: bool) -> None:
-    """No dropout and no jitter, for ratios compare one function's log-probs; checkpointing works in training mode only."""
+    """No dropout and no jitter, for ratios compare one function's log-probs; checkpointing needs training mode."""
     for module in model.modules():
         for name, value in list(vars(module).items()):
             if isinstance(value, float) and ("drop" in name or "jitter" in name):

@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from branchwise.policy.sharing import TOLERANCE, backbone_of
+from branchwise.policy.sharing import Widened, backbone_of
+
+TOLERANCE = 1e-5
+"""The most that logits may differ from the model's own, relative to the norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,14 @@ def find_output(model: Any) -> Output:
 
     A scale is looked for among the numbers of its config and their inverses, a softcap among the numbers.
     """
-    head, dtype = model.get_output_embeddings(), model.dtype
+    head = model.get_output_embeddings()
     if head is None:
         return Output(whole=True)
     config = model.config.get_text_config()
-    hidden_SH = torch.randn(8, config.hidden_size, generator=torch.Generator().manual_seed(0)).to(model.device, dtype)
-    with torch.autocast(model.device.type, enabled=False):
+    hidden_SH = torch.randn(8, config.hidden_size, generator=torch.Generator().manual_seed(0)).to(
+        model.device, model.dtype
+    )
+    with torch.autocast(model.device.type, enabled=False), Widened():
         hidden_SH *= 10 / head(hidden_SH).std()  # logits as large as a trained model's, so that a softcap shows
         raw_SV = head(hidden_SH)[:, :1024].double()
         wanted_SV = WholeHead(model)(hidden_SH)[:, :1024].double()
@@ -68,6 +73,6 @@ def find_output(model: Any) -> Output:
         given_SV = scale * raw_SV
         if softcap is not None:
             given_SV = softcap * torch.tanh(given_SV / softcap)
-        if (given_SV - wanted_SV).norm() < TOLERANCE[dtype] * wanted_SV.norm():
+        if (given_SV - wanted_SV).norm() < TOLERANCE * wanted_SV.norm():
             return Output(scale, softcap)
     return Output(whole=True)

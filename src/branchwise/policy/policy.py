@@ -58,6 +58,22 @@ class Policy:
     def device(self) -> torch.device:
         return self.model.device
 
+    @property
+    def tokenizer(self) -> Any:
+        return getattr(self.processing_class, "tokenizer", self.processing_class)
+
+    def describe(self) -> str:
+        """How it runs, in a line for people: parameters, types, and how prefixes are shared."""
+        parameters = self.trainable_parameters()
+        millions = sum(p.numel() for p in parameters) / 1e6
+        held, computed = (str(t).removeprefix("torch.") for t in (self.model.dtype, self.precision))
+        line = (
+            f"policy: {millions:,.1f}M parameters trained, weights in {held}, computed in {computed} on {self.device}; "
+        )
+        if self.sharing.way == "rows":
+            return line + f"prefixes are NOT shared, each path is a row of its own ({self.sharing.reason})"
+        return line + f"prefixes shared by {self.sharing.way}"
+
     def logprobs(self, pack: Pack, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """log π_θ of the pack's scored tokens, and on request the entropy where each was drawn; both [S], float32."""
         return self._score(_transformer(self.model), pack, entropy)
