@@ -226,6 +226,8 @@ def test_a_text_prompt_stays_text_unless_turns_are_put_before_it():
     assert only([{"prompt": "2+2=", "rephrasings": ["two and two is"]}], 1).phrasings == ("2+2=", "two and two is")
     turns = only([{"prompt": "2+2="}], system_prompt="s").phrasings[0]
     assert turns == [{"role": "system", "content": "s"}, {"role": "user", "content": "2+2="}]
+    turns = only([{"prompt": "2+2="}], examples=[{"question": "1+1=", "response": "2"}]).phrasings[0]
+    assert [turn["content"] for turn in turns] == ["1+1=", "2", "2+2="]
 
 
 def test_rephrasings_of_messages_replace_the_last_user_message():
@@ -246,6 +248,10 @@ def test_nulls_that_arrow_fills_in_are_no_parts():  # case F05
     row = {"prompt": [{"role": "user", "name": None, "content": parts}], "rephrasings": ["r"]}
     question = only(datasets.Dataset.from_list([row]), 1)
     image = {"type": "image", "image": "a.png"}
+    assert only([{"prompt": [{"role": "user", "content": [*parts, parts[0]]}]}]).phrasings[0][0]["content"] == [
+        {"type": "text", "text": "q\nq"},
+        image,
+    ]
     assert question.phrasings[0] == [{"role": "user", "content": [{"type": "text", "text": "q"}, image]}]
     assert question.phrasings[1] == [{"role": "user", "content": [{"type": "text", "text": "r"}, image]}]
 

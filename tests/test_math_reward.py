@@ -104,6 +104,8 @@ EQUAL = [
     ("\\pi/2", "\\frac{\\pi}{2}"),
     ("y=2x+3", "2y=4x+6"),
     ("10,\\!080", "10080"),
+    ("-1", "i^2"),
+    ("\\tan^2(t)+1", "\\sec^2(t)"),
 ]
 UNEQUAL = [
     ("1/3", "0.3333333333"),
@@ -129,6 +131,9 @@ UNEQUAL = [
     ("x=5", "-x=5"),
     ("y=2x+3", "y=2x+4"),
     ("x", "X"),
+    ("5xyzw", "5XYZ"),
+    ("\\sqrt{x^2}", "x"),
+    ("x>3", "x\\ge 3"),
     ("11", "11_2"),
     ("1011_2", "1011_3"),
     ("10^{-20}x", "2\\cdot 10^{-20}x"),
@@ -219,7 +224,7 @@ def test_gsm8ks_own_solutions_are_paid():
 
 
 CASES = [json.loads(line) for line in (SHARED / "cases" / "cases.jsonl").open()] if SHARED.exists() else []
-GRADING = {"A01", "A02", "A04", "A06", "A08", "A10", "A12", "A13", "A15", "A20", "A22"}
+GRADING = {"A01", "A02", "A04", "A06", "A08", "A10", "A12", "A13", "A15", "A18", "A20", "A22"}
 
 
 @shared

@@ -56,6 +56,11 @@ def test_a_template_that_closes_the_thought_is_refused():
     assert renderer.text([{"role": "user", "content": "what is </think>?"}]).endswith("[assistant]")
 
 
+def test_a_template_may_speak_of_the_marker_before_the_question():
+    tokenizer = byte_tokenizer("Think in <think></think>." + CHAT)
+    assert Renderer(tokenizer, marker="</think>").text(USER) == "Think in <think></think>.[user]2+2?[assistant]"
+
+
 def test_a_template_that_refuses_a_prompt_says_how():
     strict = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHAT
     with pytest.raises(ConfigError, match=r"\['system', 'user'.*no system role; see data.system_prompt"):

@@ -46,7 +46,8 @@ def responses(*texts, **columns):
 
 
 def runner(*rewards, marker=None, **more):
-    return RewardRunner(rewards, TOKENIZER, marker, **more)
+    named = [RewardConfig(function=reward) if isinstance(reward, str) else reward for reward in rewards]
+    return RewardRunner(named, TOKENIZER, marker, **more)
 
 
 def leaves(tree):
@@ -121,6 +122,9 @@ def test_a_function_gets_only_what_it_accepts_and_its_own_args(tmp_path):
     tree = responses("1", "2", answer="1", unused=0)
     runner(RewardConfig(function=f"{tmp_path}/mine.py:f", weight=2, args={"bonus": 0.5})).score([tree])
     assert paid(tree) == [3.0, 1.0]
+    tree = responses("1", "2", answer="1")
+    runner(f"{tmp_path}/mine.py:f").score([tree])
+    assert paid(tree) == [1.0, 0.0]
 
 
 # --- what leaves are paid
@@ -255,7 +259,7 @@ def test_short_responses_do_not_pay():
 def test_an_answer_inside_the_thought_is_not_paid(gold, rewards):  # case A17
     closed = ("trying \\boxed{7}" + END, [" Final answer: \\boxed{9}", " I am not sure."])
     tree = grow([("p", [closed, "trying \\boxed{7}"])], {"answer": gold})
-    runner(RewardConfig(function="math"), marker=END).score([tree])
+    runner("math", marker=END).score([tree])
     assert paid(tree) == rewards
 
 
@@ -371,7 +375,7 @@ def test_a_missing_column_is_an_error_that_lists_those_found():  # case F04
     with pytest.raises(RewardError, match="'f' needs tests; the data's columns are answer, level, and"):
         runner(f).score([responses("a", answer="1", level=2)])
     with pytest.raises(RewardError, match="'math' needs answer; the data's columns are solution,"):
-        runner(RewardConfig(function="math")).check(["solution"])
+        runner("math").check(["solution"])
 
     def compute_score(solution_str, ground_truth):
         return 1.0
@@ -397,7 +401,7 @@ def test_args_that_no_parameter_takes_are_an_error(tmp_path):
 
 def test_unknown_functions_are_errors():
     with pytest.raises(ConfigError, match="no built-in 'maths'; choose one of math, reasoning_gym"):
-        runner(RewardConfig(function="maths"))
+        runner("maths")
     with pytest.raises(ConfigError, match="3 is no function"):
         runner(3)
 
@@ -430,7 +434,7 @@ def test_reasoning_gym_scores_by_the_tasks_own_scorer():
     right = row["answer"]
     texts = [f"\\boxed{{{right}.0}}", f"<answer>{right}</answer>", right, f"{right}5", "none", ""]
     tree = responses(*texts, **row)
-    runner(RewardConfig(function="reasoning_gym")).score([tree])
+    runner("reasoning_gym").score([tree])
     assert paid(tree) == [1.0, 1.0, 1.0, len(right) / (len(right) + 1), 0.0, 0.0]
     tree = responses(*texts, **row)
     runner(RewardConfig(function="reasoning_gym", args={"exact": True})).score([tree])

@@ -152,11 +152,7 @@ class RewardRunner:
         firsts = self._decode([path[1].ids_T.tolist() for path in paths])
         seconds = self._decode([[int(i) for node in path[2:] for i in node.ids_T] for path in paths])
         split = [text.partition(self.marker) for text in firsts]
-        closed = [not path[1].unclosed for path in paths]
-        return (
-            [before for before, _, _ in split],
-            [after + second if ok else "" for (_, _, after), second, ok in zip(split, seconds, closed)],
-        )
+        return [before for before, _, _ in split], [after + second for (_, _, after), second in zip(split, seconds)]
 
     def _decode(self, ids: list[list[int]]) -> list[str]:
         return self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
