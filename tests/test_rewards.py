@@ -240,9 +240,10 @@ def test_only_leaves_without_a_reward_are_scored():
     assert paid(tree) == [None, 1.0, 1.0]
 
 
-def test_overlong_responses_pay():
+@pytest.mark.parametrize("limits", [(20, 20), (16, 40)])  # (17 - 10) / 10 over the whole, or (13 - 6) / 10
+def test_overlong_responses_and_overlong_thoughts_pay(limits):
     tree = grow([("p", [("abcde" + END, ["fgh"]), "a" * 20])])  # 5 + 8 + 3 + EOS = 17 tokens, and 20
-    run = RewardRunner([lambda completions: [1.0, 1.0]], TOKENIZER, END, overlong_buffer=10, max_tokens=20)
+    run = RewardRunner([lambda completions: [1.0, 1.0]], TOKENIZER, END, overlong_buffer=10, limits=limits)
     run.score([tree])
     assert paid(tree) == pytest.approx([1 - 0.7, 0.0])
     assert [leaf.parts["overlong"] for leaf in leaves(tree)] == pytest.approx([-0.7, -1.0])
@@ -250,7 +251,7 @@ def test_overlong_responses_pay():
 
 def test_short_responses_do_not_pay():
     tree = responses("ab")
-    runner(lambda completions: [1.0], overlong_buffer=10, max_tokens=20).score([tree])
+    runner(lambda completions: [1.0], overlong_buffer=10, limits=(20, 20)).score([tree])
     assert paid(tree) == [1.0]
     assert leaves(tree)[0].parts["overlong"] is None
 

@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from branchwise.algorithm.advantage import overlong_penalty
 from branchwise.config import Config, ConfigError, RewardConfig
 from branchwise.plugins import load_function
@@ -45,8 +47,8 @@ class RewardRunner:
         rewards: functions, or configs that name them.
         tokenizer: turns response ids into texts.
         marker: what ends a thought, or None.
-        overlong_buffer: DAPO's soft punishment over the last so many tokens before `max_tokens`; 0: off.
-        max_tokens: the limit of a response.
+        overlong_buffer: DAPO's soft punishment over the last so many tokens before a limit; 0: off.
+        limits: the most tokens of a thought, and of a whole response.
 
     Raises:
         ConfigError: a function that cannot be loaded.
@@ -58,12 +60,12 @@ class RewardRunner:
         tokenizer: Any,
         marker: str | None = None,
         overlong_buffer: int = 0,
-        max_tokens: int = 0,
+        limits: tuple[int, int] = (0, 0),
     ) -> None:
         self.functions = _named([_load(reward) for reward in rewards])
         self.tokenizer = tokenizer
         self.marker = marker
-        self.overlong_buffer, self.max_tokens = overlong_buffer, max_tokens
+        self.overlong_buffer, self.limits = overlong_buffer, limits
         self.logged: dict[str, list[float]] = {}
         """What functions gave to `log_metric`, by name; whoever writes it down clears it."""
 
@@ -75,8 +77,9 @@ class RewardRunner:
         else:
             given = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
             rewards = [RewardConfig(function=f) if isinstance(f, str) else f for f in given]
-        limit = config.sampling.max_thought_tokens + config.sampling.max_answer_tokens
-        return cls(rewards, tokenizer, config.tree.marker, config.algorithm.overlong_buffer, limit)
+        whole = config.sampling.max_thought_tokens + config.sampling.max_answer_tokens
+        limits = (whole if config.tree.marker is None else config.sampling.max_thought_tokens, whole)
+        return cls(rewards, tokenizer, config.tree.marker, config.algorithm.overlong_buffer, limits)
 
     def check(self, columns: Iterable[str]) -> None:
         """Whether every function can be called on data of these columns.
@@ -118,8 +121,8 @@ class RewardRunner:
         shared = {"trainer_state": trainer_state, "log_metric": self._log_metric, "log_extra": _extra_logger(nodes)}
         values = self._call(columns, shared, len(leaves))
         for i, (tree, leaf) in enumerate(leaves):
-            length = sum(len(tree.nodes[place].ids_T) for place in tree.path(leaf)[1:])
-            self._settle(nodes[i], [column[i] for column in values], length)
+            lengths = np.cumsum([len(tree.nodes[place].ids_T) for place in tree.path(leaf)[1:]])
+            self._settle(nodes[i], [column[i] for column in values], (int(lengths[0]), int(lengths[-1])))
 
     def _columns(self, leaves: list[tuple[Tree, int]]) -> dict[str, list[Any]]:
         """Arguments with a value for each leaf: the data's columns, and what Branchwise calls its own."""
@@ -170,8 +173,8 @@ class RewardRunner:
     def _loop(self) -> EventLoop:
         return EventLoop()
 
-    def _settle(self, node: Node, values: list[Any], length: int) -> None:
-        """Pay one leaf."""
+    def _settle(self, node: Node, values: list[Any], lengths: tuple[int, int]) -> None:
+        """Pay one leaf; `lengths` are its thought's and the whole response's."""
         reward, reasons = 0.0, []
         for f, value in zip(self.functions, values):
             part, reason = _part(f.name, value)
@@ -181,7 +184,8 @@ class RewardRunner:
         if not reasons and all(part is None for part in node.parts.values()):
             reasons = ["no reward function applies"]
         if self.overlong_buffer:
-            penalty = overlong_penalty(length, self.max_tokens, self.overlong_buffer)
+            # the worse of both: a thought cut at its own limit is far from the response's
+            penalty = min(overlong_penalty(*pair, self.overlong_buffer) for pair in zip(lengths, self.limits))
             node.parts["overlong"] = penalty or None
             reward += penalty
         node.reward, node.reason = (None, "; ".join(reasons)) if reasons else (reward, None)

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 from branchwise.config import Config, ConfigError, Source
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
+from branchwise.plugins import load_function
 from branchwise.rewards.run import RewardRunner
 
 
@@ -22,13 +23,15 @@ def dry_run(config: Config) -> Iterator[str]:
     c = config
     tokenizer = _tokenizer(c)
     renderer = Renderer.of(tokenizer, c)
-    RewardRunner.of(None, c, tokenizer)
-    yield f"rewards: {', '.join(reward.function for reward in c.rewards)}"
+    rewards = RewardRunner.of(None, c, tokenizer)
+    if c.algorithm.advantage != "group_relative":
+        load_function(c.algorithm.advantage)
     if c.data.train is None:
         raise ConfigError("data.train: missing; name a file, a dataset id or reasoning_gym:TASK")
-    yield from _data(c.data.train, c, renderer, c.tree.rephrasings, "data.train")
+    yield from _data(c.data.train, c, renderer, rewards, c.tree.rephrasings, "data.train")
     if c.data.eval:
-        yield from _data(c.data.eval, c, renderer, 0, "data.eval")
+        yield from _data(c.data.eval, c, renderer, rewards, 0, "data.eval")
+    yield f"rewards: {', '.join(reward.function for reward in c.rewards)}"
     phrasings, t = 1 + c.tree.rephrasings, c.tree
     leaves = phrasings * t.thoughts * t.answers
     yield (
@@ -38,8 +41,11 @@ def dry_run(config: Config) -> Iterator[str]:
     yield f"the config is sound; nothing was written to {c.train.output_dir}"
 
 
-def _data(source: Source, c: Config, renderer: Renderer, rephrasings: int, key: str) -> Iterator[str]:
+def _data(
+    source: Source, c: Config, renderer: Renderer, rewards: RewardRunner, rephrasings: int, key: str
+) -> Iterator[str]:
     questions, report = load_questions(source, c.data, renderer, rephrasings)
+    rewards.check({column for question in questions for column in question.columns})
     yield f"{key}: {report}"
     lengths = [len(renderer.ids(question.phrasings[0])) for question in questions]
     yield f"{key}: prompts of {min(lengths)} to {max(lengths)} tokens, median {int(np.median(lengths))}"

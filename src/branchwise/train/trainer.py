@@ -141,6 +141,7 @@ class Trainer:
             return []
         data = source if given is None else given
         questions, report = load_questions(data, self.config.data, self.renderer, rephrasings)
+        self.rewards.check({column for question in questions for column in question.columns})
         self.notes.append(f"{key}: {report}")
         return questions
 
