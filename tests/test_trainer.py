@@ -143,6 +143,13 @@ def test_missing_rewards_are_counted_and_told_with_their_reason(model, tmp_path,
     assert "the judge is asleep" in capsys.readouterr().out
 
 
+def test_held_out_questions_that_are_trained_on_are_told(model, tmp_path):
+    assert (
+        "warning: 2 of 3 held-out questions are trained on, too"
+        in Trainer(model, [likes_a], ROWS, [*ROWS[:2], {"question": "9+9=?", "answer": "18"}], settings(tmp_path)).notes
+    )
+
+
 def test_nothing_to_train_on_is_refused(model, tmp_path):
     with pytest.raises(ConfigError, match=r"data\.train: missing"):
         Trainer(model, [likes_a], config=settings(tmp_path))

@@ -57,6 +57,7 @@ class RunDirectory:
                 if not tree.children[i]:
                     entry |= {"reward": node.reward, "parts": node.parts}
                     entry |= {"reason": node.reason} if node.reason else {}
+                    entry |= {"extra": node.extra} if node.extra else {}
             nodes.append(entry)
         question = {"id": tree.question.id, "answer": tree.question.columns.get("answer")}
         return {"question": question, "draw": tree.draw, "step": tree.step, "nodes": nodes}

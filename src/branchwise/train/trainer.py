@@ -76,6 +76,9 @@ class Trainer:
         self.renderer = Renderer.of(self.tokenizer, c)
         self.questions = self._load(train_dataset, c.data.train, "data.train", c.tree.rephrasings)
         self.eval_questions = self._load(eval_dataset, c.data.eval, "data.eval", 0)
+        asked = {str(question.phrasings[0]) for question in self.questions}
+        if both := sum(str(question.phrasings[0]) in asked for question in self.eval_questions):
+            self.notes.append(f"warning: {both} of {len(self.eval_questions)} held-out questions are trained on, too")
         self.stream = Stream(len(self.questions), c.train.seed, c.data.shuffle, self.world.rank, self.world.size)
         self.optimizer = make_optimizer(self.policy.trainable_parameters(), c.train)
         self.scheduler = get_scheduler(
