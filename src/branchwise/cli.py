@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from branchwise.config import ConfigError, load_config, preset_names, preset_path
+from branchwise.errors import ConfigError
 
 app = typer.Typer(
     name="branchwise",
@@ -53,6 +53,8 @@ def train(
     Exit codes: 0 trained, 1 the run failed, 2 the config or the data cannot be, 3 nothing was learnt (no update had a
     gradient), 130 interrupted.
     """
+    from branchwise.config import load_config
+
     settings = load_config(config, overrides)
     if dry_run:
         from branchwise.train.dry_run import dry_run as check
@@ -71,6 +73,8 @@ def train(
 @app.command(epilog="Examples:  `branchwise presets`  ·  `branchwise presets ta-grpo > my.yaml`")
 def presets(name: Annotated[str | None, typer.Argument(help="Print this one whole.")] = None) -> None:
     """List the methods that ship with Branchwise, or print one's config."""
+    from branchwise.config import preset_names, preset_path
+
     if name:
         typer.echo(preset_path(name).read_text(encoding="utf-8").rstrip())
         return

@@ -9,15 +9,12 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from branchwise.config_rules import conflicts
+from branchwise.errors import ConfigError
 
 if TYPE_CHECKING:
     from branchwise.rollout.engine import Sampling
 
 PRESETS = Path(__file__).parent / "algorithm" / "presets"
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be, with what would be right."""
 
 
 class Section(BaseModel):
