@@ -97,8 +97,8 @@ class TreeConfig(Section):
     marker: str | None = "</think>"
     """Ends a thought; null: responses are one segment."""
     unclosed: Literal["score", "mask", "force_close"] = "score"
-    """A thought without its marker: scored with an empty answer; that, but its tokens not trained on; or closed by force
-    and answered."""
+    """A thought without its marker: scored with an empty answer; that, but its tokens not trained on; or closed by
+    force and answered."""
     uniform: Literal["keep", "drop", "resample", "expand"] = "keep"
     """A pool whose rewards are all equal: trained on as it is, left out, replaced by further questions, or enlarged by
     the rephrasings, which are sampled only then."""
