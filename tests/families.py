@@ -19,7 +19,7 @@ FAMILIES = {
     "qwen3": BODY | {"head_dim": 8},
     "smollm3": BODY,
     "olmo2": BODY,
-    "gpt2": OLD | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256},
+    "gpt2": OLD | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512},
     "gpt_neox": {key: value for key, value in BODY.items() if key != "num_key_value_heads"},
     "mistral": BODY | {"head_dim": 8, "sliding_window": 5},
     "phi3": BODY | {"sliding_window": 5},

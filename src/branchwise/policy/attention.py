@@ -39,7 +39,7 @@ WAYS = ("flex", "blocks", "dense", "eager")
 """In order of preference; registered with transformers under these names after `branchwise_`."""
 UNSEEN = -1e30
 """Added to scores of unseen keys. Finite: where a query sees none of a block, its log-sum-exp is -1e30 and weighs 0."""
-TILE = 128
+TILE = 64
 """Small neighbouring subtrees are attended to in one masked call of at most so many tokens."""
 
 
@@ -70,7 +70,7 @@ class Layout:
         while j < nodes:
             start, end, tail = int(self.start_J[j]), int(self.end_J[j]), int(self.tail_J[j])
             j += 1
-            if tail - start > self.tile or tail == end:
+            if tail - start > self.tile:
                 own.append(Block(slice(start, end), slice(start, end), causal=True))
                 if tail > end:
                     ancestors.append(Block(slice(end, tail), slice(start, end)))
@@ -101,7 +101,7 @@ class Block:
 
 
 def _additive(seen: Tensor, unseen: float = UNSEEN, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.where(seen, 0.0, unseen).to(dtype)[None, None]
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, unseen)[None, None]
 
 
 # Masks of a pack, by way
@@ -113,12 +113,18 @@ def _blocks_mask(layout: Layout, mask_function: MaskFunction, dtype: torch.dtype
         return layout.blocks
     blocks = []
     for block in layout.blocks:
-        seen = layout.seen(block.query, block.key, mask_function)
-        if torch.equal(seen, layout.seen(block.query, block.key)):
+        if _shows_all(mask_function, layout.position_T[block.query], layout.position_T[block.key]):
             blocks.append(block)
-        elif seen.any():
+        elif (seen := layout.seen(block.query, block.key, mask_function)).any():
             blocks.append(Block(block.query, block.key, mask=_additive(seen)))
     return blocks
+
+
+def _shows_all(mask_function: MaskFunction, query_T: Tensor, key_T: Tensor) -> bool:
+    """Whether a query at any of these positions would see all keys at or before it."""
+    q, k = (torch.arange(int(x.min()), int(x.max()) + 1, device=x.device) for x in (query_T, key_T))
+    zero = q.new_zeros(1, 1)
+    return torch.equal(mask_function(zero, zero, q[:, None], k[None]), k[None] <= q[:, None])
 
 
 def _dense_mask(layout: Layout, mask_function: MaskFunction, dtype: torch.dtype) -> Tensor:
@@ -161,7 +167,8 @@ def _flex_attention(
     _refuse_extras(kwargs)
     length, padded = query.shape[2], attention_mask.seq_lengths[0]
     q, k, v = (torch.nn.functional.pad(x, (0, 0, 0, padded - length)) for x in _one_dtype(query, key, value))
-    out = _compiled_flex()(q, k, v, block_mask=attention_mask, scale=kwargs.get("scaling"), enable_gqa=True)
+    with torch._C.DisableTorchFunction():  # compiled without the modes that a check may run in
+        out = _compiled_flex()(q, k, v, block_mask=attention_mask, scale=kwargs.get("scaling"), enable_gqa=True)
     return out[:, :, :length].transpose(1, 2).contiguous(), None
 
 

@@ -17,6 +17,8 @@ from torch.utils._pytree import tree_map
 from branchwise.policy.attention import WAYS, forwarding
 from branchwise.policy.pack import Row
 
+ONLY_ON = {"flex": "cuda", "blocks": "cpu"}
+"""FlexAttention has no backward on a CPU; the operator of `blocks` is the CPU's."""
 ROWS = 16
 """Root-to-leaf paths forwarded at once where nothing is shared."""
 TOLERANCE = {"states": 3e-5, "gradients": 1e-3}
@@ -97,11 +99,11 @@ def choose_sharing(model: Any) -> Sharing:
         model: a transformers causal language model, with adapters or gradient checkpointing as it will be trained.
     """
     row = _probe(model)
-    original = model.config._attn_implementation
+    device, original = row.ids_T.device.type, model.config._attn_implementation
     passed_over = []
-    with _short_windows(model), torch.autocast(row.ids_T.device.type, enabled=False):
+    with _short_windows(model), torch.autocast(device, enabled=False):
         wanted = _evidence(model, row, rows_hidden)
-        for way in (way for way in WAYS if way not in _UNFIT[row.ids_T.device.type]):
+        for way in (way for way in WAYS if ONLY_ON.get(way, device) == device):
             try:
                 model.set_attn_implementation(f"branchwise_{way}")
                 given = _evidence(model, row, partial(shared_hidden, tile=PROBE_TILE))
@@ -115,10 +117,6 @@ def choose_sharing(model: Any) -> Sharing:
             passed_over.append(f"{way}: {', '.join(wrong)} from rows'")
     model.set_attn_implementation(original)
     return Sharing("rows", "; ".join(passed_over))
-
-
-_UNFIT = {"cpu": {"flex"}, "cuda": {"blocks"}, "mps": {"flex", "blocks"}}
-"""FlexAttention has no backward on a CPU; the operator of `blocks` is the CPU's."""
 
 
 def _probe(model: Any) -> Row:
