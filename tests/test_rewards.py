@@ -423,7 +423,7 @@ def test_reward_funcs_are_given_as_trl_takes_them():
     assert [g.name for g in RewardRunner.of(f, config, TOKENIZER).functions] == ["f"]
     run = RewardRunner.of([f, "math"], config, TOKENIZER)
     assert [g.name for g in run.functions] == ["f", "math"]
-    assert (run.marker, run.overlong_buffer, run.max_tokens) == (END, 5, 1536)
+    assert (run.marker, run.overlong_buffer, run.limits) == (END, 5, (1024, 1536))
 
 
 # --- reasoning-gym
