@@ -20,12 +20,11 @@ def run(out, processes, *overrides):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [(), ("algorithm.aggregation=token", "algorithm.scale=batch")])
-def test_two_processes_and_three_equal_one(tmp_path, overrides):
+def test_two_processes_equal_one(tmp_path, overrides):
     alone = run(tmp_path / "1.pt", 1, *overrides)
-    for processes in (2, 3):
-        together = run(tmp_path / f"{processes}.pt", processes, *overrides)
-        assert together["size"] == processes
-        torch.testing.assert_close(together["weights"], alone["weights"], rtol=1e-5, atol=1e-7)
-        assert together["norms"] == pytest.approx(alone["norms"], rel=1e-5)
-        assert together["stats"] == pytest.approx(alone["stats"], rel=1e-4, abs=1e-5)
-        assert together["tokens"] >= alone["tokens"]
+    together = run(tmp_path / "2.pt", 2, *overrides)
+    assert together["size"] == 2
+    torch.testing.assert_close(together["weights"], alone["weights"], rtol=1e-5, atol=1e-7)
+    assert together["norms"] == pytest.approx(alone["norms"], rel=1e-5)
+    assert together["stats"] == pytest.approx(alone["stats"], rel=1e-4, abs=1e-5)
+    assert together["tokens"] >= alone["tokens"]
