@@ -25,8 +25,8 @@ TASK: dict[str, Any] = {
 TRAIN = {"seed": 1, "size": 320}
 HELD_OUT = {"seed": 1_000_000, "size": 200}
 """reasoning-gym's item i is drawn from seed + i: seeds this far apart never meet."""
-EXAMPLES = {(3, 4, 2), (5, 8, 1), (6, 7, 9)}
-"""The worked examples in config.yaml, in order of size: no question may be one of them."""
+EXAMPLES = {(2, 3, 4), (1, 5, 8), (6, 7, 9)}
+"""The worked examples in config.yaml, in order of size: no question may be one of them, in any order."""
 
 PLAIN = [
     "What is {a} + {b} + {c}?",
@@ -43,10 +43,10 @@ WORDS = [
     "Start with {a}, add {b}, then add {c}. What is the result?",
 ]
 STORIES = [
-    "Ann has {a} shells, Ben has {b} and Cleo has {c}. How many shells do they have altogether?",
-    "A baker sold {a} loaves on Monday, {b} on Tuesday and {c} on Wednesday. How many loaves is that in all?",
-    "There are {a} red, {b} blue and {c} green marbles in a bag. How many marbles are in the bag?",
-    "A team scored {a} points, then {b} points, then {c} points. What was its total score?",
+    "Ann found {a} of the shells, Ben found {b} and Cleo found {c}. How many shells did they find altogether?",
+    "A baker's sales of loaves were {a} on Monday, {b} on Tuesday and {c} on Wednesday. How many loaves is that in all?",
+    "Marbles in a bag: {a} red, {b} blue and {c} green. How many marbles are in the bag?",
+    "A team's scores in three games were {a}, {b} and {c}. What was its total score?",
     "Three buses carry {a}, {b} and {c} passengers. How many passengers do they carry together?",
 ]
 
