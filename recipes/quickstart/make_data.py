@@ -44,7 +44,7 @@ WORDS = [
 ]
 STORIES = [
     "Ann found {a} of the shells, Ben found {b} and Cleo found {c}. How many shells did they find altogether?",
-    "A baker's sales of loaves were {a} on Monday, {b} on Tuesday and {c} on Wednesday. How many loaves is that in all?",
+    "A baker sold this many loaves: Monday {a}, Tuesday {b}, Wednesday {c}. How many loaves is that in all?",
     "Marbles in a bag: {a} red, {b} blue and {c} green. How many marbles are in the bag?",
     "A team's scores in three games were {a}, {b} and {c}. What was its total score?",
     "Three buses carry {a}, {b} and {c} passengers. How many passengers do they carry together?",
@@ -53,7 +53,7 @@ STORIES = [
 
 def sums(seed: int, size: int, taken: Set[Numbers]) -> list[tuple[dict[str, Any], list[int]]]:
     """Distinct reasoning-gym items with their numbers, leaving out sums of numbers that are `taken`, in any order."""
-    found = {}
+    found: dict[str, tuple[dict[str, Any], list[int]]] = {}
     for entry in reasoning_gym.create_dataset("basic_arithmetic", seed=seed, size=10 * size, **TASK):
         numbers = [int(n) for n in re.findall(r"\d+", entry["question"])]
         if tuple(sorted(numbers)) not in taken:
