@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from branchwise import Config
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -25,29 +29,30 @@ def main(overrides: list[str]) -> None:
 def report(summary: dict, folder: Path) -> None:
     before, after = (summary["held_out"][when] for when in ("before", "after"))
     for when, h in (("before", before), ("after", after)):
-        print(
-            f"held-out mean reward {when:>6}: {h['mean']:.3f}  95% interval {h['low']:.3f} to {h['high']:.3f}  n={h['n']}"
-        )
-    pools = summary["uniform_pools"]
+        spread = f"95% interval {h['low']:.3f} to {h['high']:.3f}, n={h['n']}"
+        print(f"held-out mean reward {when:>6}: {h['mean']:.3f}  ({spread})")
+    by_wording, by_question = (summary["uniform_pools"][level] for level in ("phrasing", "question"))
     print(
         f"training: {summary['steps']} steps, {summary['leaves']} leaves, {summary['training_seconds']:.0f} s\n"
-        f"wasted pools: plain GRPO, with each wording a group of its own, {pools['phrasing']['uniform']} of "
-        f"{pools['phrasing']['pools']}; pooled by question, {pools['question']['uniform']} of {pools['question']['pools']}\n"
+        f"wasted pools: plain GRPO, each wording a group of its own: {by_wording['uniform']} of {by_wording['pools']}; "
+        f"pooled by question: {by_question['uniform']} of {by_question['pools']}\n"
         f"the run: {folder} (summary.json, metrics.jsonl, trees/, model/)"
     )
 
 
 def answer_one(folder: Path, config: Config) -> None:
     """Load the saved model as anybody would, and let it answer a held-out question."""
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from branchwise.data.load import load_questions
     from branchwise.data.prompt import Renderer
+    from branchwise.data.questions import load_questions
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
-    question = load_questions(config.data.eval, config)[0][0]
-    ids = torch.tensor([Renderer.of(tokenizer, config).ids(question.phrasings[0])])
+    renderer = Renderer.of(tokenizer, config)
+    (question, *_), _ = load_questions(config.data.eval, config.data, renderer)
+    ids = torch.tensor([renderer.ids(question.phrasings[0])])
     answer = model.generate(ids, max_new_tokens=48, do_sample=False)[0, ids.shape[1] :]
     print(f"{question.phrasings[0][-1]['content']}  →  {tokenizer.decode(answer, skip_special_tokens=True)}")
 

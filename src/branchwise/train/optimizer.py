@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: TrainConfig) -> O
     Raises:
         ConfigError: 8-bit states without bitsandbytes or a GPU.
     """
-    settings = {"lr": config.learning_rate, "betas": config.betas, "weight_decay": config.weight_decay}
+    settings: dict[str, Any] = {"lr": config.learning_rate, "betas": config.betas, "weight_decay": config.weight_decay}
     if config.optimizer == "adamw":
         return AdamW(parameters, fused=True, **settings)
     try:

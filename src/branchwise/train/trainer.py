@@ -138,11 +138,11 @@ class Trainer:
 
     def _load(self, given: Any, source: Source | None, key: str, rephrasings: int) -> list[Question]:
         """The usable questions of a dataset given from Python, or of the config's source."""
-        if given is None and source is None:
+        data = source if given is None else given
+        if data is None:
             if key == "data.train":
                 raise ConfigError("data.train: missing; name a file, a dataset id or reasoning_gym:TASK")
             return []
-        data = source if given is None else given
         questions, report = load_questions(data, self.config.data, self.renderer, rephrasings)
         self.rewards.check({column for question in questions for column in question.columns})
         self.notes.append(f"{key}: {report}")
