@@ -1,6 +1,6 @@
 """Run under torchrun or alone: one update by plain gradient descent on fixed trees, split among the processes.
 
-    python process_update.py OUT.pt SETTING=VALUE …
+python process_update.py OUT.pt SETTING=VALUE …
 """
 
 import sys

@@ -114,16 +114,6 @@ def test_rows_without_gradient_are_skipped_exactly(small_tiles):
     assert actual[0][0].abs().max() == 0
 
 
-def test_a_frozen_head_gets_no_gradient():
-    hidden_SH, head, target_S = inputs()
-    head.requires_grad_(False)
-    logp_S, _ = token_logprobs(hidden_SH, head, target_S)
-    logp_S.sum().backward()
-    (expected,) = torch.autograd.grad(plain(hidden_SH, head, target_S)[0].sum(), hidden_SH)
-    torch.testing.assert_close(hidden_SH.grad, expected, rtol=1e-12, atol=1e-12)
-    assert head.weight.grad is None
-
-
 def test_large_logits_stay_finite(small_tiles):
     """The largest logit may stand in any block of the vocabulary."""
     head = nn.Linear(1, V, bias=False)
@@ -134,42 +124,60 @@ def test_large_logits_stay_finite(small_tiles):
         assert logp_S.item() == 0 and entropy_S.item() == 0
 
 
+class Watch(TorchDispatchMode):
+    """Elements of the largest tensor that any operator returns, and the types of what is multiplied."""
+
+    def __init__(self):
+        super().__init__()
+        self.largest, self.products = 0, set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.largest = max(self.largest, result.numel())
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_):
+            self.products |= {arg.dtype for arg in args}
+        return result
+
+
 def test_autocast_takes_products_in_bfloat16_and_sums_in_float32():
     """Against float64 on the same bfloat16 logits: only sums differ, so float32 precision is left."""
     torch.manual_seed(0)
     head = nn.Linear(64, 5000, bias=False)
     hidden_SH, target_S = torch.randn(20, 64, requires_grad=True), torch.randint(5000, (20,))
     with torch.autocast("cpu", torch.bfloat16):
-        actual = token_logprobs(hidden_SH, head, target_S, entropy=True)
         logits_SV = head(hidden_SH)
+        with Watch() as watch:
+            actual = token_logprobs(hidden_SH, head, target_S, entropy=True)
+    with watch:
+        actual_gradients = gradients(actual, hidden_SH, head)
+    assert watch.products == {torch.bfloat16}
     assert logits_SV.dtype == torch.bfloat16 and actual[0].dtype == actual[1].dtype == torch.float32
     logp_SV = torch.log_softmax(logits_SV.double(), -1)
     expected = logp_SV.gather(1, target_S[:, None])[:, 0], -(logp_SV.exp() * logp_SV).sum(-1)
     torch.testing.assert_close(actual, expected, rtol=0, atol=2e-5, check_dtype=False)
     exact = gradients(plain(hidden_SH, head, target_S), hidden_SH, head)
-    for rough, fine in zip(gradients(actual, hidden_SH, head), exact):
+    for rough, fine in zip(actual_gradients, exact):
         assert rough.dtype == torch.float32
         assert (rough - fine).norm() / fine.norm() < 1e-2
 
 
-class LargestTensor(TorchDispatchMode):
-    """Elements of the largest tensor that any operator returns."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in torch.utils._pytree.tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return result
+def test_a_frozen_head_gets_no_gradient(small_tiles):
+    hidden_SH, head, target_S = inputs()
+    head.requires_grad_(False)
+    with Watch() as watch:
+        token_logprobs(hidden_SH, head, target_S, chunk=4)[0].sum().backward()
+    (expected,) = torch.autograd.grad(plain(hidden_SH, head, target_S)[0].sum(), hidden_SH)
+    torch.testing.assert_close(hidden_SH.grad, expected, rtol=1e-12, atol=1e-12)
+    assert head.weight.grad is None
+    assert watch.largest < V * H  # nor is one computed
 
 
 def test_logits_exist_only_by_tile(small_tiles):
     S, V = 40, 60
     head = nn.Linear(2, V)
     hidden_SH, target_S = torch.randn(S, 2, requires_grad=True), torch.randint(V, (S,))
-    with LargestTensor() as largest:
+    with Watch() as watch:
         logp_S, entropy_S = token_logprobs(hidden_SH, head, target_S, chunk=10, softcap=30.0, entropy=True)
         (logp_S + entropy_S).sum().backward()
-    assert largest.elements == V * 2  # the weight and its gradient; a tile has 10 × 4, all logits 40 × 60
+    assert watch.largest == V * 2  # the weight and its gradient; a tile has 10 × 4, all logits 40 × 60

@@ -49,11 +49,11 @@ class Layout:
     def __init__(self, row: Row, tile: int = TILE):
         self.tile = tile
         self.position_T = row.position_T
-        self.start_J, parent_J = row.start_J.cpu().numpy(), row.parent_J.cpu().numpy()
+        self.start_J, self.parent_J = row.start_J.cpu().numpy(), row.parent_J.cpu().numpy()
         self.end_J = np.append(self.start_J[1:], len(row.ids_T))
         self.tail_J = self.end_J.copy()
-        for j in range(len(parent_J) - 1, 0, -1):
-            if (parent := parent_J[j]) >= 0:
+        for j in range(len(self.parent_J) - 1, 0, -1):
+            if (parent := self.parent_J[j]) >= 0:
                 self.tail_J[parent] = max(self.tail_J[parent], self.tail_J[j])
 
     @cached_property
@@ -167,8 +167,7 @@ def _flex_attention(
     _refuse_extras(kwargs)
     length, padded = query.shape[2], attention_mask.seq_lengths[0]
     q, k, v = (torch.nn.functional.pad(x, (0, 0, 0, padded - length)) for x in _one_dtype(query, key, value))
-    with torch._C.DisableTorchFunction():  # compiled without the modes that a check may run in
-        out = _compiled_flex()(q, k, v, block_mask=attention_mask, scale=kwargs.get("scaling"), enable_gqa=True)
+    out = _compiled_flex()(q, k, v, block_mask=attention_mask, scale=kwargs.get("scaling"), enable_gqa=True)
     return out[:, :, :length].transpose(1, 2).contiguous(), None
 
 

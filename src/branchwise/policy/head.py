@@ -113,9 +113,9 @@ class _Fused(torch.autograd.Function):
             if grad_bias_V is not None:
                 grad_bias_V[columns] += grad_z.sum(0)
             grad_z = grad_z.to(state_SH.dtype)
-            grad_state_SH[rows] += grad_z @ weight
+            _add_product(grad_state_SH[rows], grad_z, weight)
             if grad_weight_VH is not None:
-                grad_weight_VH[columns] += grad_z.T @ state_SH[rows]
+                _add_product(grad_weight_VH[columns], grad_z.T, state_SH[rows])
         grad_hidden_SH[live] = grad_state_SH.to(hidden_SH.dtype)
         return grad_hidden_SH, grad_weight_VH, grad_bias_V, None, None, None, None
 
@@ -133,6 +133,14 @@ def _tiles(
             if bias_V is not None:
                 z += bias_V[columns]
             yield rows, columns, weight, z if outer is None else z.tanh_().mul_(outer)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
 
 
 def _place(target_S: Tensor, columns: slice) -> tuple[Tensor, Tensor]:

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from branchwise.policy.attention import WAYS, forwarding
+from branchwise.policy.attention import WAYS, Layout, forwarding
 from branchwise.policy.pack import Row
 
 ONLY_ON = {"flex": "cuda", "blocks": "cpu"}
 """FlexAttention has no backward on a CPU; the operator of `blocks` is the CPU's."""
+MASKED = 2048
+"""Tokens forwarded at once under a dense mask: it is as large as their square, and so may attention be."""
 ROWS = 16
 """Root-to-leaf paths forwarded at once where nothing is shared."""
 TOLERANCE = {"states": 3e-5, "gradients": 1e-3}
@@ -43,7 +45,11 @@ class Sharing:
 
     def hidden(self, backbone: nn.Module, row: Row) -> Tensor:
         """Last hidden states [T, H] of a row's tokens, each on its own path."""
-        return rows_hidden(backbone, row) if self.way == "rows" else shared_hidden(backbone, row)
+        if self.way == "rows":
+            return rows_hidden(backbone, row)
+        if self.way in ("dense", "eager"):
+            return parts_hidden(backbone, row, MASKED)
+        return shared_hidden(backbone, row)
 
 
 def backbone_of(model: Any) -> nn.Module:
@@ -61,35 +67,83 @@ def shared_hidden(backbone: nn.Module, row: Row, **layout: int) -> Tensor:
     return out.last_hidden_state[0]
 
 
+def parts_hidden(backbone: nn.Module, row: Row, limit: int) -> Tensor:
+    """As `shared_hidden`, subtrees of at most `limit` tokens at a time, each after its own path. [T, H]"""
+    layout = Layout(row)
+    places, states = [], []
+    for nodes in _parts(layout, limit):
+        place, part = _part(row, layout, nodes)
+        places.append(place)
+        states.append(shared_hidden(backbone, part))
+    return _first(places, states)
+
+
+def _parts(layout: Layout, limit: int) -> Iterator[list[int]]:
+    """Nodes in groups, depth-first, each with all its ancestors; a group exceeds the limit only by its common path."""
+    children: dict[int, list[int]] = {}
+    for j, parent in enumerate(layout.parent_J.tolist()):
+        children.setdefault(parent, []).append(j)
+
+    def groups(siblings: list[int], above: list[int]) -> Iterator[list[int]]:
+        nodes: list[int] = []
+        room = 0
+        for j in siblings:
+            size = int(layout.tail_J[j] - layout.start_J[j])
+            if size > limit and j in children:
+                yield from groups(children[j], [*above, j])
+                continue
+            if size > room:
+                if nodes:
+                    yield above + nodes
+                nodes, room = [], limit
+            nodes += range(j, int(np.searchsorted(layout.start_J, layout.tail_J[j])))
+            room -= size
+        if nodes:
+            yield above + nodes
+
+    return groups(children[-1], [])
+
+
+def _part(row: Row, layout: Layout, nodes: list[int]) -> tuple[np.ndarray, Row]:
+    """Some nodes of a row as a row of their own, and where in the whole row each of its tokens stands."""
+    length_N = layout.end_J[nodes] - layout.start_J[nodes]
+    place = np.concatenate([np.arange(layout.start_J[j], layout.end_J[j]) for j in nodes])
+    parent_N = layout.parent_J[nodes]
+    parent_N = np.where(parent_N < 0, -1, np.searchsorted(nodes, parent_N))
+    taken, start, parent = (
+        torch.as_tensor(x, device=row.ids_T.device) for x in (place, np.cumsum(length_N) - length_N, parent_N)
+    )
+    return place, Row(row.ids_T[taken], row.position_T[taken], start, parent)
+
+
 def rows_hidden(backbone: nn.Module, row: Row) -> Tensor:
-    """Each root-to-leaf path forwarded as a row; a shared token's state is taken from the first that has it. [T, H]"""
-    device, paths = row.ids_T.device, sorted(_paths(row), key=len)
-    parts, found_T = [], np.full(len(row.ids_T), -1)
-    offset = 0
+    """Each root-to-leaf path forwarded as a row, padded on the right, and nothing shared. [T, H]"""
+    paths = sorted(_paths(Layout(row)), key=len)
+    places, states = [], []
     for group in (paths[i : i + ROWS] for i in range(0, len(paths), ROWS)):
-        length = len(group[-1])
-        place = np.zeros((len(group), length), np.int64)
-        mask = np.zeros((len(group), length), np.int64)
+        place = np.full((len(group), len(group[-1])), -1)
         for i, path in enumerate(group):
-            place[i, : len(path)], mask[i, : len(path)] = path, 1
-            new = found_T[path] < 0
-            found_T[path[new]] = offset + i * length + np.flatnonzero(new)
-        offset += place.size
-        ids = row.ids_T[torch.as_tensor(place, device=device)]
-        out = backbone(ids, attention_mask=torch.as_tensor(mask, device=device), use_cache=False)
-        parts.append(out.last_hidden_state.flatten(0, 1))
-    return torch.cat(parts)[torch.as_tensor(found_T, device=device)]
+            place[i, : len(path)] = path
+        taken = torch.as_tensor(place, device=row.ids_T.device)
+        out = backbone(row.ids_T[taken.clamp(min=0)], attention_mask=(taken >= 0).long(), use_cache=False)
+        places.append(place.ravel())
+        states.append(out.last_hidden_state.flatten(0, 1))
+    return _first(places, states)
 
 
-def _paths(row: Row) -> list[np.ndarray]:
-    """For each leaf, the positions in the row of the tokens from its root to it."""
-    start_J, parent_J = row.start_J.cpu().numpy(), row.parent_J.cpu().numpy()
-    end_J = np.append(start_J[1:], len(row.ids_T))
+def _paths(layout: Layout) -> list[np.ndarray]:
+    """For each leaf, where in the row the tokens from its root to it stand."""
     path_J: list[np.ndarray] = []
-    for start, end, parent in zip(start_J, end_J, parent_J):
+    for start, end, parent in zip(layout.start_J, layout.end_J, layout.parent_J):
         own = np.arange(start, end)
         path_J.append(own if parent < 0 else np.concatenate([path_J[parent], own]))
-    return [path_J[j] for j in np.setdiff1d(np.arange(len(start_J)), parent_J)]
+    return [path for path, end, tail in zip(path_J, layout.end_J, layout.tail_J) if end == tail]
+
+
+def _first(places: list[np.ndarray], states: list[Tensor]) -> Tensor:
+    """For each token of a row, the first state of all that were computed for its place; place -1 is padding."""
+    tokens, first = np.unique(np.concatenate(places), return_index=True)
+    return torch.cat(states).index_select(0, torch.as_tensor(first[tokens >= 0], device=states[0].device))
 
 
 def choose_sharing(model: Any) -> Sharing:

@@ -52,12 +52,11 @@ class RoomyLayer(DynamicLayer):
         values[:, :, start:] = value_states
         return keys, values
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row r becomes what row `beam_idx[r]` was; rows that stay where they are cost nothing."""
-        moved = (beam_idx != torch.arange(len(beam_idx), device=beam_idx.device)).nonzero()[:, 0]
+    def move(self, source_R: Tensor, target_R: Tensor, rows: int) -> None:
+        """Copy some rows over others; `rows` are left."""
         for buffer in (self.key_buffer, self.value_buffer):
-            buffer[moved, :, : self.length] = buffer[beam_idx[moved], :, : self.length]
-        self.rows = len(beam_idx)
+            buffer[target_R, :, : self.length] = buffer[source_R, :, : self.length]
+        self.rows = rows
         self._expose()
 
     def _expose(self) -> tuple[Tensor, Tensor]:
@@ -133,8 +132,13 @@ def forked(cache: Cache, index_R: Tensor, rows: int) -> Cache:
 
 
 def reorder(cache: Cache, index_R: Tensor) -> None:
-    """Row r becomes what row `index_R[r]` was."""
-    cache.reorder_cache(index_R)  # type: ignore[arg-type]
+    """Row r becomes what row `index_R[r]` was; in a buffer, rows that keep their place cost nothing."""
+    moved_R = (index_R != torch.arange(len(index_R), device=index_R.device)).nonzero()[:, 0]
+    for layer in cache.layers:
+        if isinstance(layer, RoomyLayer):
+            layer.move(index_R[moved_R], moved_R, len(index_R))
+        else:
+            layer.reorder_cache(index_R)  # type: ignore[arg-type]
 
 
 def _is_empty(layer: Any) -> bool:

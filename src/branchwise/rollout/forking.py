@@ -33,6 +33,8 @@ class Draft:
     """Tokens it may draw."""
     answers: list[Draft] = field(default_factory=list)
     """Sampled if this thought closes."""
+    slot: int = -1
+    """Its row in the records of what was drawn."""
     finish: Finish | None = None
     length: int = 0
     forced: int = 0
@@ -89,7 +91,8 @@ class Growth:
     ) -> None:
         self.decoder, self.sampling, self.endings = decoder, sampling, endings
         self.drafts = [node for _, thought in thoughts for node in (thought, *thought.answers)]
-        self.slot_of = {id(draft): slot for slot, draft in enumerate(self.drafts)}
+        for slot, draft in enumerate(self.drafts):
+            draft.slot = slot
         device = decoder.device
         forced = endings.marker.ids if endings.marker and sampling.force_close else []
         self.forced = self._tensor(forced)
@@ -154,7 +157,7 @@ class Growth:
     def _finish(self, draft: Draft, length: int, forced: int) -> Finish | None:
         if forced != FREE:
             return "forced" if forced == len(self.forced) else None
-        ids_T = self.ids_NL[self.slot_of[id(draft)], :length].tolist()
+        ids_T = self.ids_NL[draft.slot, :length].tolist()
         marker = self.endings.marker
         if draft.kind == "thought" and marker is not None and marker.may_end_V[ids_T[-1]] and marker.ends(ids_T):
             return "marker"
@@ -179,20 +182,21 @@ class Growth:
                 answers += self.drafts[slot].answers
                 sources += [row] * len(others)
         self._take(sources)
+        self.logits_RV = self.logits_RV[sources]
         self._seat(rows, answers)
 
     def _seat(self, rows: list[int], drafts: list[Draft]) -> None:
         """Begin to sample drafts in rows."""
-        self.slot_R[rows] = self._tensor([self.slot_of[id(draft)] for draft in drafts])
+        self.slot_R[rows] = self._tensor([draft.slot for draft in drafts])
         self.limit_R[rows] = self._tensor([draft.limit for draft in drafts])
         self.key_R[rows] = self._tensor([draft.key for draft in drafts])
         self.length_R[rows], self.forced_R[rows] = 0, FREE
 
     def _take(self, sources: list[int]) -> None:
-        """Row r becomes what row `sources[r]` was."""
+        """Row r becomes what row `sources[r]` was, its logits apart."""
         index_R = self._tensor(sources)
         reorder(self.cache, index_R)
-        for name in ("slot_R", "length_R", "limit_R", "position_R", "key_R", "forced_R", "token_R", "logits_RV"):
+        for name in ("slot_R", "length_R", "limit_R", "position_R", "key_R", "forced_R", "token_R"):
             setattr(self, name, getattr(self, name)[index_R])
         if self.mask_RC is not None:
             self.mask_RC = self.mask_RC[index_R]
@@ -203,10 +207,10 @@ class Growth:
     def _cut(self) -> None:
         """Give each draft that was sampled its tokens."""
         ids_NL, logprobs_NL = self.ids_NL.cpu().numpy(), self.logprobs_NL.cpu().numpy()
-        for slot, draft in enumerate(self.drafts):
+        for draft in self.drafts:
             if draft.finish is not None:
-                draft.ids_T = ids_NL[slot, : draft.length].copy()
-                draft.logprobs_T = logprobs_NL[slot, : draft.length].copy()
+                draft.ids_T = ids_NL[draft.slot, : draft.length].copy()
+                draft.logprobs_T = logprobs_NL[draft.slot, : draft.length].copy()
 
 
 def _closed_up(count: int, leaving: set[int]) -> list[int]:

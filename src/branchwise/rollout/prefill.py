@@ -36,7 +36,7 @@ class Decoder:
                 f"model.path: {model.config.model_type!r} decodes without a cache, so nothing can be shared"
             )
         self.cache_name = cache_names[0]
-        self.takes_positions = "position_ids" in names
+        self.accepted = names.keys()
         config = model.config.get_text_config(decoder=True)
         learned = getattr(config, "rope_parameters", None) is None
         self.positions: int | None = getattr(config, "max_position_embeddings", None) if learned else None
@@ -57,15 +57,14 @@ class Decoder:
         Returns:
             The logits after the last token, float32 (float64 from a model of that) [R, V].
         """
-        positions = {"position_ids": position_RT} if self.takes_positions else {}
+        # an index, for a slice of several rows would make the head's product a batched one
+        last = torch.tensor([ids_RT.shape[1] - 1], device=ids_RT.device)
+        optional = {"position_ids": position_RT, "logits_to_keep": last, self.cache_name: cache}
         output = self.model(
             input_ids=ids_RT,
             attention_mask=None if mask_RC is None else mask_RC.long(),
             use_cache=True,
-            # an index, for a slice of several rows would make the head's product a batched one
-            logits_to_keep=torch.tensor([ids_RT.shape[1] - 1], device=ids_RT.device),
-            **positions,
-            **{self.cache_name: cache},
+            **{name: value for name, value in optional.items() if name in self.accepted},
         )
         logits_RV = output.logits[:, -1]
         return logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32))
