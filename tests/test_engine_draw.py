@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from branchwise.rollout.draw import BLOCK, draw
+from branchwise.rollout.draw import BLOCK, CACHED, draw
 from branchwise.rollout.engine import Sampling
 
 
@@ -44,6 +44,16 @@ def test_a_tail_of_tiny_probabilities_keeps_its_mass():
     tokens, _ = draw(logits.repeat(3, 1), u.double(), plan())
     assert tokens[0] == 0
     np.testing.assert_allclose(tokens[1:], [75_000, 120_000], atol=40)
+
+
+def test_many_rows_are_drawn_as_few_are():
+    torch.manual_seed(0)
+    logits, u = torch.randn(3 * CACHED // 1000, 1000).bfloat16(), torch.rand(3 * CACHED // 1000, dtype=torch.float64)
+    assert len(logits) * 1000 > CACHED
+    tokens, logprobs = draw(logits, u, plan())
+    few = [draw(some, v, plan()) for some, v in zip(logits.split(100), u.split(100))]
+    assert torch.equal(tokens, torch.cat([t for t, _ in few])) and logprobs.dtype == torch.float32
+    torch.testing.assert_close(logprobs, logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0])
 
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2.0**-53])

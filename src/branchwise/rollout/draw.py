@@ -10,27 +10,38 @@ from branchwise.rollout.engine import Sampling
 
 BLOCK = 64
 """Tokens whose weights are summed before the search, which then reads V/64 sums and one block. Most V are multiples."""
+CACHED = 1 << 19
+"""Logits in hand at once on a CPU, so that they stay in its cache from the softmax to the search."""
+AT_ONCE = 1 << 26
+"""The same on other devices, where it bounds memory."""
 
 
 def draw(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Draw one token a row by inverting the distribution function, in order of token ids.
 
     Args:
-        logits_RV: float32 or float64, as the model gives them; overwritten.
+        logits_RV: as the model gives them, of any type; computed with in float32 or better.
         uniform_R: in [0, 1).
         sampling: its temperature, then top-k, top-p and min-p, in this order (as in `generate`).
 
     Returns:
-        int64 ids [R] and log μ [R]: the temperature applied, over the full vocabulary or, where truncated, over what
-        is left. At temperature 0 the token of the highest logit, drawn with certainty: log μ is 0.
+        int64 ids [R] and float32 log μ [R]: the temperature applied, over the full vocabulary or, where truncated,
+        over what is left. At temperature 0 the token of the highest logit, drawn with certainty: log μ is 0.
 
     Raises:
         FloatingPointError: a row's logits are not finite.
     """
     if sampling.temperature == 0:
         token_R = logits_RV.argmax(-1)
-        return token_R, torch.zeros_like(logits_RV[:, 0])
-    logits_RV.div_(sampling.temperature)
+        return token_R, torch.zeros(len(token_R), device=token_R.device)
+    rows = max(1, (CACHED if logits_RV.device.type == "cpu" else AT_ONCE) // logits_RV.shape[1])
+    parts = [_draw(*part, sampling) for part in zip(logits_RV.split(rows), uniform_R.split(rows))]
+    token_R, logprob_R = (torch.cat(part) for part in zip(*parts))
+    return token_R, logprob_R
+
+
+def _draw(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    logits_RV = logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32)) / sampling.temperature
     logits_RV.sub_(logits_RV.amax(-1, keepdim=True))
     _truncate_(logits_RV, sampling)
     weight_RV = logits_RV.exp_()
@@ -39,7 +50,7 @@ def draw(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> tuple[Tens
         raise FloatingPointError(
             "the sampler's logits are not finite: the weights have diverged, or overflow in its dtype"
         )
-    return token_R, (weight_RV.gather(1, token_R[:, None])[:, 0] / total_R).log().to(weight_RV.dtype)
+    return token_R, (weight_RV.gather(1, token_R[:, None])[:, 0] / total_R).log().to(torch.float32)
 
 
 def _invert(weight_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:

@@ -134,7 +134,7 @@ class Growth:
             logprob_R = logprob_R.masked_fill(is_forced_R, 0.0)
             self.forced_R += is_forced_R
         self.ids_NL[self.slot_R, self.length_R] = token_R
-        self.logprobs_NL[self.slot_R, self.length_R] = logprob_R.to(torch.float32)
+        self.logprobs_NL[self.slot_R, self.length_R] = logprob_R
         self.length_R += 1
         self.token_R = token_R
 

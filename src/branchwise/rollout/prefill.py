@@ -55,7 +55,7 @@ class Decoder:
             cache: lengthened by T columns.
 
         Returns:
-            The logits after the last token, float32 (float64 from a model of that) [R, V].
+            The logits after the last token, in the model's type [R, V].
         """
         # an index, for a slice of several rows would make the head's product a batched one
         last = torch.tensor([ids_RT.shape[1] - 1], device=ids_RT.device)
@@ -66,8 +66,7 @@ class Decoder:
             use_cache=True,
             **{name: value for name, value in optional.items() if name in self.accepted},
         )
-        logits_RV = output.logits[:, -1]
-        return logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32))
+        return output.logits[:, -1]
 
 
 @dataclass(slots=True)
