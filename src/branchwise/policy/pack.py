@@ -127,15 +127,15 @@ def _parts(branches: list[Branch], budget: int) -> Iterator[list[Branch]]:
             yield branches
         return
     for b in branches:
-        prompt = room = _length(b.tree, [b.prompt])
         limbs: list[list[int]] = []
+        room = 0
         for limb in b.limbs:
             size = _length(b.tree, limb)
             if limbs and size > room:
                 yield [Branch(b.tree, b.credit, b.scored, b.prompt, limbs)]
                 limbs = []
             if not limbs:
-                room = budget - prompt
+                room = budget - _length(b.tree, [b.prompt])
             limbs.append(limb)
             room -= size
         yield [Branch(b.tree, b.credit, b.scored, b.prompt, limbs)]
