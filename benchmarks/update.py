@@ -1,6 +1,6 @@
 """One policy update, forward, loss and backward: Branchwise against one row per leaf and against TRL's GRPOTrainer.
 
-    python benchmarks/update.py [--json] [--quick] [--shapes 1 3] [--pairs 3]
+    python benchmarks/update.py [--json] [--quick] [--shapes 1 3] [--pairs 5]
 
 A shape is P,K,T,M,A: a prompt of P tokens, K thoughts of T, M answers of A tokens to each. All contenders have the same
 weights, tokens and loss (GRPO-MA's, or with one answer GRPO's); their losses and gradients are compared first. Then
@@ -40,7 +40,7 @@ from branchwise.algorithm.objective import objective
 from branchwise.algorithm.weights import count, credit
 from branchwise.config import Config, load_config
 from branchwise.policy.load import load_policy
-from branchwise.policy.pack import build_packs
+from branchwise.policy.pack import build_packs, default_budget
 from branchwise.tree import Node, Question, Tree, prompt_node
 
 MICRO_BATCH = 16
@@ -70,12 +70,16 @@ class Shape:
     """Lengths are drawn between half of the above and all of it."""
     bfloat16: bool = False
     """Autocast."""
+    pack_tokens: int | None = None
+    checkpointing: bool = False
+    """Branchwise's gradient checkpointing, which the others go without."""
     model: str = "Qwen3-30M"
 
     def __str__(self) -> str:
         words = [f"{self.prompt},{self.thoughts},{self.thought},{self.answers},{self.answer}"]
         words += ["ragged"] if self.ragged else []
-        words += [f"{self.questions} questions"] if self.questions > 1 else []
+        words += [f"{self.questions} questions in one pack"] if self.questions > 1 else []
+        words += ["checkpointed"] if self.checkpointing else []
         return " ".join(words + (["bfloat16"] if self.bfloat16 else []))
 
 
@@ -84,7 +88,7 @@ SHAPES = (
     Shape(256, 4, 256, 4, 32),
     Shape(512, 8, 64, 1, 0),
     Shape(128, 16, 256, 4, 16),
-    Shape(256, 4, 256, 4, 32, questions=4, ragged=True),
+    Shape(256, 4, 256, 4, 32, questions=4, ragged=True, pack_tokens=8192, checkpointing=True),
     Shape(200, 4, 192, 4, 32, bfloat16=True, model="SmolLM2-135M"),
 )
 
@@ -94,13 +98,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print a list of results instead of a table")
     parser.add_argument("--shapes", type=int, nargs="+", choices=range(1, len(SHAPES) + 1), metavar="N",
                         help=f"which of {'; '.join(f'{i}: {shape}' for i, shape in enumerate(SHAPES, 1))}")  # fmt: skip
-    parser.add_argument("--pairs", type=int, help="turns that each contender takes (default 3)")
+    parser.add_argument("--pairs", type=int, help="turns that each contender takes (default 5)")
     parser.add_argument("--quick", action="store_true", help="shapes 1 and 3, one turn, unless given")
     args = parser.parse_args()
     numbers = args.shapes or ([1, 3] if args.quick else range(1, len(SHAPES) + 1))
     results = []
     for number in numbers:
-        results.append(measure(SHAPES[number - 1], args.pairs or (1 if args.quick else 3)))
+        results.append(measure(SHAPES[number - 1], args.pairs or (1 if args.quick else 5)))
         print(f"{results[-1]['shape']}: {results[-1]['ratio']}", file=sys.stderr)
     print(json.dumps(results, indent=2)) if args.json else Console().print(table(results))
 
@@ -187,13 +191,17 @@ def _status_kb(key: str) -> int:
 def settings(shape: Shape) -> Config:
     return load_config(
         {
-            "model": {"path": "a random one"},
+            "model": {"path": "a random one", "gradient_checkpointing": shape.checkpointing},
             "tree": {
                 "thoughts": shape.thoughts,
                 "answers": shape.answers,
                 **({} if shape.answer else {"marker": None}),
             },
-            "train": {"precision": "bfloat16" if shape.bfloat16 else "float32", "device": "cpu"},
+            "train": {
+                "precision": "bfloat16" if shape.bfloat16 else "float32",
+                "device": "cpu",
+                "pack_tokens": shape.pack_tokens,
+            },
         }
     )
 
@@ -279,10 +287,11 @@ def _padded(batch: list[Row]) -> dict[str, Tensor]:
 
 def branchwise(model: Any, trees: list[Tree], credits: list[Credit], config: Config) -> Callable[[], float]:
     policy = load_policy(config, model=model, processing_class=tokenizer())
+    budget = config.train.pack_tokens or default_budget(policy.device)
 
     def step() -> float:
         total = 0.0
-        for pack in build_packs(trees, credits, budget=config.train.pack_tokens, device="cpu", prune=True):
+        for pack in build_packs(trees, credits, budget=budget, device="cpu", prune=True):
             loss, _ = objective(*policy.logprobs(pack), pack.scored, config.algorithm)
             loss.backward()
             total += loss.item()

@@ -187,8 +187,8 @@ class TrainConfig(Section):
     max_grad_norm: float = Field(1.0, gt=0)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the computation (autocast). auto: bfloat16 where the hardware is quick at it."""
-    pack_tokens: int = Field(16384, ge=16)
-    """Tree tokens forwarded at once; bounds memory, changes no result."""
+    pack_tokens: int | None = Field(None, ge=16)
+    """Tree tokens forwarded at once; bounds memory, changes no result. Default: 4096 on a CPU, else 16384."""
     logit_chunk: int = Field(1024, ge=1)
     """Scored positions whose logits exist at once."""
     seed: int = 0

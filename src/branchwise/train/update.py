@@ -15,7 +15,7 @@ from branchwise.algorithm.advantage import advantages
 from branchwise.algorithm.objective import objective
 from branchwise.algorithm.weights import count, credit
 from branchwise.config import Config
-from branchwise.policy.pack import Pack, build_packs
+from branchwise.policy.pack import Pack, build_packs, default_budget
 from branchwise.policy.policy import Policy
 from branchwise.train.world import World
 from branchwise.tree import Tree
@@ -75,7 +75,7 @@ def _packs(trees: list[Tree], advantages: list[list], policy: Policy, config: Co
     return build_packs(
         trees,
         credit(trees, advantages, counts, config),
-        budget=config.train.pack_tokens,
+        budget=config.train.pack_tokens or default_budget(policy.device),
         device=policy.device,
         prune=config.algorithm.kl == 0 and config.algorithm.entropy == 0,
     )
