@@ -123,6 +123,9 @@ class SamplingConfig(Section):
     mismatch."""
     max_rows: int = Field(256, ge=1)
     """The most sequences the in-process engine decodes at once."""
+    kv_memory_gb: float | None = Field(None, gt=0)
+    """The most that their keys and values may take. Default: a third of the memory that is free when training starts,
+    which is then written to the resolved config, for it shapes batches and so rounding."""
 
 
 class AlgorithmConfig(Section):

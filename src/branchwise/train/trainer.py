@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from transformers import get_scheduler, set_seed
 
@@ -57,11 +58,12 @@ class Trainer:
         peft_config: Any = None,
         processing_class: Any = None,
     ) -> None:
-        self.config = c = _resolve(config, model)
+        c = _resolve(config, model)
         set_seed(c.train.seed)
         self.world = World(c.train)
         loaded = None if isinstance(model, str) else model
         self.policy = load_policy(c, model=loaded, processing_class=processing_class, peft_config=peft_config)
+        self.config = c = _with_kv_memory(c, self.policy.device, self.world.size)
         self.notes = [_describe(self.policy)]
         """What is worth saying before the first step: how the policy runs, what became of the data's rows."""
         self.tokenizer = getattr(self.policy.processing_class, "tokenizer", self.policy.processing_class)
@@ -71,6 +73,7 @@ class Trainer:
             dtype=self.policy.precision if c.sampling.dtype == "auto" else getattr(torch, c.sampling.dtype),
             device=self.policy.device,
             max_rows=c.sampling.max_rows,
+            kv_bytes=1e9 * c.sampling.kv_memory_gb,  # type: ignore[operator]
         )
         self.rewards = RewardRunner.of(reward_funcs, c, self.tokenizer)
         self.renderer = Renderer.of(self.tokenizer, c)
@@ -158,6 +161,18 @@ def _describe(policy: Policy) -> str:
     if policy.sharing.way == "rows":
         return f"policy: {device}, {precision}, row by row, since no way of sharing is exact ({policy.sharing.reason})"
     return f"policy: {device}, {precision}, each tree token forwarded once ({policy.sharing.way})"
+
+
+def _with_kv_memory(config: Config, device: torch.device, processes: int) -> Config:
+    """The config with `sampling.kv_memory_gb` in it; processes on a CPU share its memory."""
+    if config.sampling.kv_memory_gb is not None:
+        return config
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        free = psutil.virtual_memory().available // processes
+    sampling = config.sampling.model_copy(update={"kv_memory_gb": round(free / 3e9, 2)})
+    return config.model_copy(update={"sampling": sampling})
 
 
 def _resolve(config: Config | dict[str, Any] | str | Path | None, model: Any) -> Config:
