@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from branchwise.config_rules import conflicts
 from branchwise.errors import ConfigError
@@ -199,6 +199,7 @@ class TrainConfig(Section):
     """Steps between checkpoints; 0: only the final model."""
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = []
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """auto: a CUDA GPU where there is one, else the CPU; Apple's GPU (mps) only where it is asked for."""
 
 
 class EvalConfig(Section):
@@ -222,6 +223,20 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     engine: Literal["transformers"] = "transformers"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _over_its_preset(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not (preset := values.get("preset")):
+            return values
+        given = {k: v.model_dump(exclude_unset=True) if isinstance(v, Section) else v for k, v in values.items()}
+        return _merge(_read_yaml(preset_path(preset)), given)
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        if problems := list(conflicts(self)):
+            raise ConfigError("\n".join(problems))
+        return self
 
     @property
     def joint(self) -> bool:
@@ -251,21 +266,18 @@ class Config(Section):
 def load_config(source: str | Path | dict[str, Any], overrides: list[str] | None = None) -> Config:
     """Read a YAML file or a mapping, lay `key=value` overrides over it and its preset under it, and check the whole.
 
+    `Config(…)` does the same of keyword arguments, but fails with pydantic's own error.
+
     Raises:
         ConfigError: unknown keys, values of the wrong type, combinations that cannot be.
     """
     values = dict(source) if isinstance(source, dict) else _read_yaml(Path(source))
     for override in overrides or []:
         values = _merge(values, _parse_override(override))
-    if preset := values.get("preset"):
-        values = _merge(_read_yaml(preset_path(preset)), values)
     try:
-        config = Config.model_validate(values)
+        return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
-    if problems := list(conflicts(config)):
-        raise ConfigError("\n".join(problems))
-    return config
+        raise ConfigError("\n".join(_explain(e) for e in error.errors())) from None
 
 
 def preset_path(name: str) -> Path:
@@ -325,13 +337,11 @@ def _merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _explain(error: ValidationError) -> str:
-    return "\n".join(_explain_one(e) for e in error.errors())
-
-
-def _explain_one(e: Any) -> str:
+def _explain(e: Any) -> str:
     import difflib
 
+    if e["type"] == "value_error":  # our own, which says all
+        return str(e["ctx"]["error"])
     place = [part for part in e["loc"] if not str(part).startswith("function-")]
     key = ".".join(str(part) for part in place)
     if e["type"] == "extra_forbidden":
