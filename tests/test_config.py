@@ -61,7 +61,7 @@ def test_an_unknown_preset_lists_those_there_are():
 
 
 def test_a_config_that_is_no_mapping_or_not_yaml_is_refused(tmp_path):
-    for text in ("- a\n", "a: [", ""):
+    for text in ("- a\n", "a: [", "", "train: {steps: 1}\nmodel: {path: x}\ntrain: {seed: 1}\n"):
         file = tmp_path / "c.yaml"
         file.write_text(text)
         with pytest.raises(ConfigError, match=r"c\.yaml"):
@@ -93,6 +93,7 @@ def test_a_config_that_is_no_mapping_or_not_yaml_is_refused(tmp_path):
             "algorithm.overlong_buffer: 300 tokens before a limit of 200",
             "max_thought_tokens",
         ),
+        ({"tree": {"answers": 4}, "sampling": {"max_rows": 2}}, "sampling.max_rows: 2", "max_rows: 4 or more"),
         ({"tree": {"uniform": "expand"}}, "tree.uniform: 'expand'", "tree.rephrasings"),
         ({"tree": {"uniform": "expand", "rephrasings": 3}}, "tree.uniform: 'expand'", "pool: question"),
         ({"tree": {"thoughts": 1}}, "tree.thoughts", "2 or more"),

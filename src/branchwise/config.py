@@ -34,7 +34,7 @@ class ModelConfig(Section):
     revision: str | None = None
     trust_remote_code: bool = False
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the weights held. auto: float32 where they are trained, bfloat16 where they are frozen (LoRA)."""
+    """Type of the weights held. auto: float32 where they are trained; train.precision where they are frozen (LoRA)."""
     lora: LoraConfig | None = None
     """Train an adapter; the reference is then the model with the adapter off."""
     load_in_4bit: bool = False
@@ -296,11 +296,21 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML whose mappings have each key once; as a rule the last one silently wins."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
-    if not path.exists():
+    if not path.is_file():
         raise ConfigError(f"{path}: no such file")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        values = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from None
     if not isinstance(values, dict):

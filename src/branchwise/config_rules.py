@@ -68,6 +68,11 @@ def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules 
             f"algorithm.overlong_buffer: {a.overlong_buffer} tokens before a limit of {limit} would punish every "
             "response; lower it, or raise sampling.max_thought_tokens"
         )
+    if t.answers > s.max_rows:
+        yield (
+            f"sampling.max_rows: {s.max_rows} rows cannot hold a thought's tree.answers: {t.answers}; "
+            f"set sampling.max_rows: {t.answers} or more"
+        )
     if c.model.load_in_4bit and c.model.lora is None:
         yield "model.load_in_4bit: 4-bit weights cannot be trained; add model.lora"
     if c.train.questions < c.train.updates:
