@@ -26,7 +26,7 @@ from branchwise.tree import Tree
 def count(trees: Sequence[Tree], config: Config) -> dict[str, float]:
     """How many `thoughts`, `answers` and `tokens` count; to be summed over all trees of an optimizer step.
 
-    Out of all counts: nodes without a rewarded leaf, and under `uniform: drop` pools that are uniform or have fewer than
+    Out of all counts: nodes without a rewarded leaf, and under `uniform: drop` pools that are uniform or have not even
     two rewards. Unclosed thoughts under `unclosed: mask` are out of the tokens alone. Forced tokens are no tokens here.
     """
     counts = {"thoughts": 0.0, "answers": 0.0, "tokens": 0.0}
