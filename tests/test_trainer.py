@@ -142,7 +142,7 @@ def test_missing_rewards_are_counted_and_told_with_their_reason(model, tmp_path,
     summary = Trainer(model, [fails], ROWS, ROWS[:2], settings(tmp_path, eval={"every": 1})).train()
     assert summary["missing_rewards"] == summary["leaves"] > 0 and summary["held_out"] == {}
     said = capsys.readouterr().out
-    assert "step 1: 27 rewards are missing: fails: RuntimeError: the judge is asleep" in said
+    assert "rewards are missing: fails: RuntimeError: the judge is asleep" in said
     assert "held-out evaluation: 2 rewards are missing" in said and "or lacked rewards" in said
 
 
@@ -259,16 +259,16 @@ def test_the_command_trains_from_a_file_and_shows_plain_lines(config_file):
 
 
 def test_a_model_that_is_not_there_ends_with_2_and_names_it(config_file):
-    result = command(config_file, "model.path=no/such")
+    absent = config_file.parent / "absent"
+    result = command(config_file, f"model.path={absent}")
     assert result.returncode == 2
-    assert result.stderr.startswith("model.path: cannot load 'no/such'") and len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith(f"model.path: cannot load '{absent}'") and len(result.stderr.splitlines()) == 1
 
 
 def test_control_c_ends_with_130_and_a_word(config_file):
     branchwise = Path(sys.executable).with_name("branchwise")
     with subprocess.Popen([branchwise, "train", config_file, "train.steps=100000"], stdout=-1, stderr=-1) as process:
-        while b"step 1/" not in process.stdout.readline():
-            pass
+        next(line for line in process.stdout if b"step 1/" in line)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and said == b"interrupted\n"

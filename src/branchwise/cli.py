@@ -95,6 +95,7 @@ def main() -> None:
     except ConfigError as error:  # the data's errors are of this kind, too
         typer.echo(str(error), err=True)
         sys.exit(BAD_CONFIG)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(INTERRUPTED)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # typer's answer to control-C, without a word
+            typer.echo("interrupted", err=True)
+        raise
