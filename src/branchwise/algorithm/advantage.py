@@ -182,7 +182,7 @@ def _check(values: list[Advantage], trees: Sequence[Tree], name: str) -> None:
     for t, (tree, A) in enumerate(zip(trees, values)):
         if _count(A) != len(tree.nodes):
             raise ConfigError(
-                f"algorithm.advantage: {name!r} returned {_told(A)} for tree {t}; give one value for each of its "
+                f"algorithm.advantage: {name!r} returned {_told(A)} for tree {t}; give one for each of its "
                 f"{len(tree.nodes)} nodes, prompts 0"
             )
         for place, (node, advantage) in enumerate(zip(tree.nodes, A)):
