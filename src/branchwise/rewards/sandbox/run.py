@@ -1,0 +1,124 @@
+"""One program, start to end: a script on some input, or a submission under tests."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from branchwise.rewards.sandbox.inside.wire import decode, frame
+from branchwise.rewards.sandbox.isolation import Isolation
+from branchwise.rewards.sandbox.limits import Limits
+from branchwise.rewards.sandbox.process import Exchange, Jailed
+
+HEADER = 8
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a script did."""
+
+    output: str
+    error: str
+    """The last line of its error output."""
+    reason: str | None
+    """Why it was ended; None: it ended by itself."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What the tests' side says."""
+
+    passed: list[bool]
+    """By test, as far as they were run."""
+    reason: str
+    """Of the first failure; '' where there is none."""
+    possible: bool = True
+    """False: the tests cannot be run, whatever the submission is."""
+
+
+def run_program(isolation: Isolation, source: str, stdin: str, limits: Limits) -> Finished:
+    """Run a script on `stdin`. Its exit code is not looked at."""
+    job = frame({"source": source}) + stdin.encode("utf-8", "surrogatepass")
+    output = bytearray()
+    jailed = isolation.start("program", limits)
+    exchange = Exchange([jailed], time.monotonic() + limits.seconds)
+    try:
+        exchange.write(jailed.popen.stdin, job, close=True)
+        exchange.read(jailed.popen.stdout, jailed, output.extend)
+        reason = exchange.run(lambda: False)
+    finally:
+        exchange.close()
+        jailed.kill()
+    return Finished(output.decode("utf-8", "replace"), jailed.last_error(), reason)
+
+
+def run_tests(isolation: Isolation, sources: list[str], tests: dict[str, Any], limits: Limits) -> Tested:
+    """Load the first of `sources` that compiles in one sandbox, and run `tests` in another.
+
+    Args:
+        sources: the submission; more than one where it is not clear how it is to be completed.
+        tests: the job of `inside/assertions.py`.
+    """
+    deadline = time.monotonic() + limits.seconds
+    jails: list[Jailed] = []
+    exchange = None
+    try:
+        jails += [isolation.start("tests", limits)]
+        jails += [isolation.start("submission", limits)]
+        judge, submission = jails
+        exchange = Exchange(jails, deadline)
+        relay = _Relay(exchange, judge, submission)
+        exchange.write(judge.popen.stdin, frame(tests))
+        exchange.write(submission.popen.stdin, frame({"sources": sources}))
+        reason = exchange.run(lambda: relay.result is not None)
+    finally:
+        if exchange:
+            exchange.close()
+        for jail in jails:
+            jail.kill()
+    return _tested(relay.result, reason or judge.last_error() or "the tests ended without a result")
+
+
+class _Relay:
+    """Passes frames between the two. Of the submission's, only the length is read here."""
+
+    def __init__(self, exchange: Exchange, judge: Jailed, submission: Jailed) -> None:
+        self.result: Any = None
+        self._exchange, self._judge, self._submission = exchange, judge, submission
+        self._asked = bytearray()
+        exchange.read(judge.popen.stdout, judge, self._from_tests)
+        exchange.read(submission.popen.stdout, submission, self._from_submission, self._submission_ended)
+
+    def _from_tests(self, data: bytes) -> None:
+        self._asked += data
+        while len(self._asked) >= HEADER:
+            size = HEADER + int.from_bytes(self._asked[:HEADER], "big")
+            if len(self._asked) < size:
+                return
+            body = bytes(self._asked[:size])
+            del self._asked[:size]
+            # a result is a tuple that starts with "result"; calls start with what is called
+            if body[HEADER:].startswith(_RESULT):
+                self.result = decode(body[HEADER:])
+            else:
+                self._exchange.write(self._submission.popen.stdin, body)
+
+    def _from_submission(self, data: bytes) -> None:
+        self._exchange.write(self._judge.popen.stdin, data)
+
+    def _submission_ended(self) -> None:
+        self._exchange.write(self._judge.popen.stdin, b"", close=True)
+
+
+_RESULT = frame(("result", None, None, None, None))[HEADER:][: 1 + 8 + 1 + 8 + len("result")]
+
+
+def _tested(result: Any, otherwise: str) -> Tested:
+    if result is None:
+        return Tested([], otherwise)
+    _, passed, reason, calls, possible = result
+    if possible and not calls and passed:
+        return Tested(passed, "the tests call nothing of the submission", possible=False)
+    return Tested(passed, reason, possible)
+
