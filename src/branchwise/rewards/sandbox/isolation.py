@@ -11,6 +11,7 @@ import uuid
 import warnings
 from functools import lru_cache
 from itertools import count
+from pathlib import Path
 from typing import Literal, Protocol
 
 from branchwise.errors import ConfigError
@@ -98,6 +99,8 @@ class Bubblewrap:
         command += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
         for name, value in ENVIRONMENT.items():
             command += ["--setenv", name, value]
+        for folder in sorted({str(folder) for path in files() for folder in Path(path).parents} - {"/"}):
+            command += ["--perms", "0755", "--dir", folder]  # else as closed as outside
         for path in files():
             command += ["--ro-bind", path, path]
         for path in masked():
@@ -126,7 +129,7 @@ class Bubblewrap:
         """
         from branchwise.rewards.sandbox.run import run_program
 
-        result = run_program(self, "print('isolated')", "", Limits(seconds=20))
+        result = run_program(self, ["print('isolated')"], "", Limits(seconds=20))
         if result.output.strip() != "isolated":
             raise ConfigError(
                 f"isolation: bubblewrap: bwrap is here but starts no program ({result.reason or result.error}); user "

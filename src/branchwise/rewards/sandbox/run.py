@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from branchwise.errors import ConfigError
 from branchwise.rewards.sandbox.inside.wire import decode, frame
-from branchwise.rewards.sandbox.isolation import Isolation
+from branchwise.rewards.sandbox.isolation import Isolation, open_isolation
 from branchwise.rewards.sandbox.limits import Limits
 from branchwise.rewards.sandbox.process import Exchange, Jailed
 
@@ -37,9 +38,47 @@ class Tested:
     """False: the tests cannot be run, whatever the submission is."""
 
 
-def run_program(isolation: Isolation, source: str, stdin: str, limits: Limits) -> Finished:
-    """Run a script on `stdin`. Its exit code is not looked at."""
-    job = frame({"source": source}) + stdin.encode("utf-8", "surrogatepass")
+class Sandbox(Protocol):
+    """Where programs are run."""
+
+    def run_program(self, sources: list[str], stdin: str, limits: Limits) -> Finished: ...
+
+    def run_tests(self, sources: list[str], tests: dict[str, Any], limits: Limits) -> Tested: ...
+
+
+def open_sandbox(
+    isolation: str = "bubblewrap", image: str | None = None, runtime: str | None = None, url: str | None = None
+) -> Sandbox:
+    """The sandbox of that name, once it is seen to work; `open_isolation` says which there are.
+
+    Raises:
+        ConfigError: it is not to be had here.
+    """
+    if isolation != "sandbox_fusion":
+        return Local(open_isolation(isolation, image, runtime))
+    if not url:
+        raise ConfigError("url: missing; isolation: sandbox_fusion needs the server's, such as http://localhost:8080")
+    from branchwise.rewards.sandbox.fusion import SandboxFusion
+
+    return SandboxFusion(url)
+
+
+@dataclass(frozen=True)
+class Local:
+    """Programs on this machine."""
+
+    isolation: Isolation
+
+    def run_program(self, sources: list[str], stdin: str, limits: Limits) -> Finished:
+        return run_program(self.isolation, sources, stdin, limits)
+
+    def run_tests(self, sources: list[str], tests: dict[str, Any], limits: Limits) -> Tested:
+        return run_tests(self.isolation, sources, tests, limits)
+
+
+def run_program(isolation: Isolation, sources: list[str], stdin: str, limits: Limits) -> Finished:
+    """Run the first of `sources` that compiles as a script on `stdin`. Its exit code is not looked at."""
+    job = frame({"sources": sources}) + stdin.encode("utf-8", "surrogatepass")
     output = bytearray()
     jailed = isolation.start("program", limits)
     exchange = Exchange([jailed], time.monotonic() + limits.seconds)

@@ -16,6 +16,8 @@ class Impossible(BaseException):
 class Remote(Handle):
     """A name of the submission's, called there."""
 
+    __slots__ = ("_call", "name")
+
     def __init__(self, name, call):
         self.name, self._call = name, call
 
@@ -40,6 +42,8 @@ def run(pipe, job):
 class Caller:
     def __init__(self, pipe):
         self.pipe, self.made = pipe, 0
+        self.raised = None
+        """The last error that came from the submission."""
 
     def ready(self):
         kind, name, message = self._reply()
@@ -56,7 +60,8 @@ class Caller:
         kind, value, message = self._reply()
         if kind == "value":
             return value
-        raise _error(value, message)
+        self.raised = _error(value, message)
+        raise self.raised
 
     def _reply(self):
         try:
@@ -97,17 +102,22 @@ def _run(job, caller):
         names[name] = Remote(name, caller)
     for name in job["modules"]:
         names[name] = __import__(name)
+    for name, module in job["imported"]:
+        names[name] = getattr(__import__(module), name)
     for kind, source in job["setup"]:
         # a name that the submission is to define stays its own, even where the setup has a stub of it
         kept = {name: names[name] for name in job["remote"]}
         try:
             exec(compile(source, f"{kind}.py", "exec"), names)
         except Exception as error:
-            raise Impossible(f"the {kind} cannot be run: {type(error).__name__}: {error}") from None
+            told = f"the {kind} cannot be run: {type(error).__name__}: {error}"
+            if caller.made:  # it builds on the submission
+                return [False], told
+            raise Impossible(told) from None
         names.update(kept)
     results, reason = [], ""
     for source in job["tests"]:
-        failure = _failure(source, names, results if job["parts"] else None)
+        failure = _failure(source, names, caller, results if job["parts"] else None)
         if not job["parts"]:
             results.append(not failure)
         elif failure:
@@ -118,14 +128,16 @@ def _run(job, caller):
     return results, reason
 
 
-def _failure(source, names, record):
+def _failure(source, names, caller, record):
     """Run one test; why it failed, or ''."""
     if record is not None:
         names["_record"] = record.append
     try:
         exec(compile(source, "tests.py", "exec"), names)
     except Exception as error:
-        return f"test {source.strip()[:200]!r}: {type(error).__name__}: {str(error)[:200]}".strip()
+        if isinstance(error, ModuleNotFoundError) and error is not caller.raised:
+            raise Impossible(f"the tests cannot be run: {error}") from None
+        return f"test {source.strip()[:200]!r}: {type(error).__name__}: {str(error)[:200]}".rstrip(': ')
     except (SystemExit, KeyboardInterrupt):
         return "the tests ended before their end"
     return ""

@@ -18,11 +18,11 @@ def main(mode, limits):
     _limit(limits)
     job = decode(Pipe(0, 1).receive())
     if mode == "program":
-        _run(job["source"])
+        _run(job["sources"])
     elif mode == "submission":
         from submission import serve
 
-        serve(Pipe(*_private()), job)
+        serve(Pipe(*_private()), job["sources"])
     else:
         from assertions import run
 
@@ -66,11 +66,26 @@ def _private():
     return pair
 
 
-def _run(source):
+def compiled(sources, name):
+    """The first of the sources that is Python at all.
+
+    Raises:
+        SyntaxError, ValueError: none is; the first one's.
+    """
+    first = None
+    for source in sources:
+        try:
+            return compile(source, name, "exec")
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            first = first or error
+    raise first or SyntaxError("no code")
+
+
+def _run(sources):
     module = ModuleType("__main__")
     module.__file__ = "program.py"
     module.__builtins__ = __builtins__
     sys.modules["__main__"] = module
     sys.argv = ["program.py"]
     sys.path[:1] = []  # this file's own folder
-    exec(compile(source, "program.py", "exec"), module.__dict__)
+    exec(compiled(sources, "program.py"), module.__dict__)

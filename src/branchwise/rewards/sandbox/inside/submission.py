@@ -3,10 +3,11 @@
 import sys
 from types import ModuleType
 
+from boot import compiled
 from wire import Handle, decode, frame
 
 
-def serve(pipe, job):
+def serve(pipe, sources):
     objects = []
 
     def foreign(value):
@@ -17,7 +18,7 @@ def serve(pipe, job):
         return objects[key] if isinstance(key, int) else names[key]
 
     try:
-        names = _load(job["sources"])
+        names = _load(sources)
     except BaseException as error:
         _tell(error)
         pipe.send(frame(("failed", type(error).__name__, str(error)[:1000])))
@@ -32,20 +33,11 @@ def serve(pipe, job):
 
 
 def _load(sources):
-    """The names of the first source that is Python at all."""
+    """The names of the first source that compiles."""
     module = ModuleType("submission")
     sys.modules["submission"] = module
     sys.path[:1] = []
-    code, first = None, None
-    for source in sources:
-        try:
-            code = compile(source, "submission.py", "exec")
-            break
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            first = first or error
-    if code is None:
-        raise first or SyntaxError("no code")
-    exec(code, module.__dict__)
+    exec(compiled(sources, "submission.py"), module.__dict__)
     return module.__dict__
 
 

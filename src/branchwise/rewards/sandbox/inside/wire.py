@@ -22,6 +22,8 @@ _ITERATORS = (
 class Handle:
     """An object that stays with the submission. It can be handed back as an argument; all else is refused."""
 
+    __slots__ = ("number",)
+
     def __init__(self, number):
         self.number = number
 
