@@ -41,8 +41,7 @@ class Pool:
     def __init__(self, size: int | None = None) -> None:
         self.size = size or min(os.cpu_count() or 1, 8)
         self._workers: list[_Worker] = []
-        # also when the interpreter ends
-        self.close = weakref.finalize(self, _kill_all, self._workers)
+        weakref.finalize(self, _kill_all, self._workers)  # also when the interpreter ends
 
     def run(self, calls: Sequence[Call]) -> list[Answer]:
         """Make the calls, several at a time; answers in the calls' order.
@@ -71,6 +70,10 @@ class Pool:
                 worker.kill()
                 self._workers.remove(worker)
             raise
+
+    def close(self) -> None:
+        """End the workers; further calls start new ones."""
+        _kill_all(self._workers)
 
     def warm(self, count: int = 1) -> None:
         """Start workers before there is work."""
