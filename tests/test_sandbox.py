@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -50,8 +51,8 @@ def test_nothing_of_this_project_or_of_installed_packages_is_there(sandbox):
     assert result.output.split() == ["False", "False", "False"]
 
 
-def test_the_environment_of_this_process_is_not_told(sandbox, monkeypatch):
-    monkeypatch.setenv("A_SECRET", "swordfish")
+def test_the_environment_of_this_process_is_not_told(sandbox):
+    secret = repr(Path("/proc/self/environ").read_bytes()[:60])[2:-1]
     result = run(
         sandbox,
         """
@@ -64,7 +65,7 @@ def test_the_environment_of_this_process_is_not_told(sandbox, monkeypatch):
                 pass
         """,
     )
-    assert "PYTHONHASHSEED" in result.output and "swordfish" not in result.output and "A_SECRET" not in result.output
+    assert "PYTHONHASHSEED" in result.output and secret not in result.output
 
 
 def test_only_the_temporary_folder_can_be_written(sandbox):
@@ -405,7 +406,7 @@ def test_plain_data_comes_back_as_it_was(value):
 
 @pytest.mark.parametrize("body", [b"", b"x", b"i" + b"\xff" * 8, b"l" + b"\x00" * 7 + b"\x02N", b"NN", b"n" + b"\x00" * 7 + b"\x01f"])
 def test_bytes_that_are_no_value_are_refused(body):
-    with pytest.raises(Exception, match=""):
+    with pytest.raises((ValueError, TypeError, LookupError, struct.error)):
         decode(body)
 
 
