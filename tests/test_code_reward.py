@@ -97,8 +97,14 @@ def test_prompts_of_chat_give_their_code():
 
 
 def test_fractions_count_what_passes():
-    test = "def check(candidate):\n    n = 1\n    assert candidate(n, 2) == 3\n    for i in range(3):\n" \
-        "        assert candidate(i, i) == 2 * i\n    assert candidate(0, 0) == 1\n    assert candidate(5, 0) == 5\n"  # fmt: skip
+    test = """def check(candidate):
+    n = 1
+    assert candidate(n, 2) == 3
+    for i in range(3):
+        assert candidate(i, i) == 2 * i
+    assert candidate(0, 0) == 1
+    assert candidate(5, 0) == 5
+"""
     row = {**ADD, "test": test}
     assert pays("    return a + b", row, credit="fraction") == 0.75
     assert pays("    return a + b", row) == 0
@@ -309,6 +315,7 @@ def test_mbpps_references_pass_but_for_two_and_empty_ones_do_not(shared_data):
 
 
 def test_nothing_is_left_in_the_temporary_folder():
-    before = set(os.listdir("/tmp"))
-    grade("def double(x): return 2 * x", DOUBLE)
-    assert set(os.listdir("/tmp")) <= before
+    name = f"/tmp/left{time.time_ns()}"
+    writes = f"open({name!r}, 'w').write('x')\n"
+    assert pays(writes + "def double(x): return 2 * x", DOUBLE) == 1
+    assert not os.path.exists(name)

@@ -209,7 +209,9 @@ def test_async_functions_have_a_limit():
     limits = RewardLimits(timeout=0.2, max_failed=1)
     runner(sleeps, leafwise, limits=limits).score([tree])
     assert leaves(tree)[0].reason == "sleeps: TimeoutError: stopped after 0.2 s"
-    assert leaves(tree)[1].reason == "; ".join(f"{f}: TimeoutError: stopped after 0.2 s" for f in ("sleeps", "leafwise"))
+    assert leaves(tree)[1].reason == "; ".join(
+        f"{f}: TimeoutError: stopped after 0.2 s" for f in ("sleeps", "leafwise")
+    )
 
 
 def test_the_share_of_failures_is_taken_over_the_last_responses():
@@ -222,7 +224,7 @@ def test_the_share_of_failures_is_taken_over_the_last_responses():
     run.score([responses(*"abcdefgh")])
     fail.append(True)
     run.score([responses("i", "j")])  # 2 of 10
-    with pytest.raises(RewardError, match="failed on 4 of the last 12 responses.*sometimes: returned nan"):
+    with pytest.raises(RewardError, match=r"failed on 4 of the last 12 responses.*sometimes: returned nan"):
         run.score([responses("k", "l")])
 
 
@@ -246,7 +248,8 @@ if {busy}:
 def test_no_worker_is_left(mine, how):
     names = {"where": mine("where").function, "then": mine("hangs").function, "tests": str(Path(__file__).parent)}
     program = PROGRAM.format(busy=how != "end", **names)
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, stderr=subprocess.PIPE)
+    command = [sys.executable, "-c", program]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     worker = int(process.stdout.readline())
     if how != "end":
         process.stdout.readline()

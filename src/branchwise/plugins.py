@@ -45,10 +45,10 @@ def spec_of(function: Any) -> str | None:
     There is none for lambdas, closures, methods and objects, nor for functions of the script being run: to import
     that again may run it again.
     """
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    module, name = getattr(function, "__module__", None) or "", getattr(function, "__qualname__", "")
     if not isinstance(function, FunctionType) or module == "__main__" or not name.isidentifier():
         return None
-    if getattr(sys.modules.get(module or ""), name, None) is not function:
+    if getattr(sys.modules.get(module), name, None) is not function:
         return None
     return f"{module.removeprefix(PLUGIN)}:{name}" if module.startswith(PLUGIN) else f"{module}.{name}"
 

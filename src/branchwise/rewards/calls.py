@@ -2,13 +2,13 @@
 
 - Plain functions that a config names, or that another Python can import, run in worker processes (`workers.py`): a call
   over its time limit is killed with its worker.
-- Other callables from Python (lambdas, closures, objects, functions of `__main__`) hold state of this process, and run
-  in a thread here. A call over its limit is given up, but goes on in its thread: Python cannot stop one. A fork could be
-  stopped, but a fork of a process with torch's threads may hang, and holds no GPU.
+- Other callables from Python (lambdas, closures, objects, functions of `__main__`) hold state of this process, and
+  run in a thread here. A call over its limit is given up, but goes on in its thread: Python cannot stop one. A fork
+  could be stopped, but a fork of a process with torch's threads may hang, and holds no GPU.
 - Async functions run together in one event loop, each under its limit.
 
-A function that takes a leaf at a time (verl's, verifiers') has the limit for each leaf, a built-in for each `PIECE` of a
-batch, any other for the whole batch.
+A function that takes a leaf at a time (verl's, verifiers') has the limit for each leaf, a built-in for each `PIECE` of
+a batch, any other for the whole batch.
 """
 
 from __future__ import annotations

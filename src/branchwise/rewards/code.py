@@ -155,9 +155,7 @@ def _grade(
     raise Ungradable(f"no tests; a row has {KINDS}")
 
 
-def _tested(
-    sources: list[str], suite: Suite, sandbox: Sandbox, limits: Limits, credit: str
-) -> tuple[float, str]:
+def _tested(sources: list[str], suite: Suite, sandbox: Sandbox, limits: Limits, credit: str) -> tuple[float, str]:
     job = suite.job(stop=credit == "all")
     if not sources:
         return 0.0, "no code in the output"

@@ -13,7 +13,7 @@ import numpy as np
 from branchwise.algorithm.advantage import overlong_penalty
 from branchwise.config import Config, ConfigError, RewardConfig, RewardLimits
 from branchwise.plugins import load_function, spec_of
-from branchwise.rewards.adapt import NATIVE, Columns, RewardFunction
+from branchwise.rewards.adapt import NATIVE, RewardFunction
 from branchwise.rewards.calls import Caller
 from branchwise.tree import Node, Tree
 
@@ -199,9 +199,7 @@ class RewardRunner:
     def _decode(self, ids: list[list[int]]) -> list[str]:
         return self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def _settle(
-        self, node: Node, values: list[tuple[float | None, str | None]], lengths: tuple[int, int]
-    ) -> None:
+    def _settle(self, node: Node, values: list[tuple[float | None, str | None]], lengths: tuple[int, int]) -> None:
         """Pay one leaf; `lengths` are its thought's and the whole response's."""
         reward, reasons = 0.0, []
         for f, (part, reason) in zip(self.functions, values):

@@ -133,8 +133,9 @@ class Bubblewrap:
         if result.output.strip() != "isolated":
             raise ConfigError(
                 f"isolation: bubblewrap: bwrap is here but starts no program ({result.reason or result.error}); user "
-                "namespaces may be switched off (sysctl kernel.unprivileged_userns_clone, "
-                f"kernel.apparmor_restrict_unprivileged_userns, or a container without the right). Allow them, or {INSTALL}"
+                "namespaces may be switched off (sysctl kernel.unprivileged_userns_clone or "
+                "kernel.apparmor_restrict_unprivileged_userns, or a container without the right to them): allow them, "
+                f"or {INSTALL}"
             )
 
 
@@ -174,21 +175,25 @@ class Container:
         return jailed
 
 
-class Unsafe:
-    """No isolation: the program has all the rights of this process, and can do and read whatever this one can."""
-
-    def __init__(self) -> None:
-        warnings.warn(
-            "isolation: unsafe: programs that a model wrote run with this user's rights: they can read, change and send "
-            f"whatever you can; {INSTALL}",
-            stacklevel=2,
-        )
+class Plain:
+    """A process of its own with limits, and no isolation."""
 
     def start(self, mode: Mode, limits: Limits) -> Jailed:
         # the kernel counts all of this user's processes here, so the number is only watched
         inside = limits.inside() | {"NPROC": 1 << 20}
         command = arguments(mode, inside, str(INSIDE))
         return _start(command, limits, environment={"PATH": os.environ.get("PATH", ""), **ENVIRONMENT})
+
+
+class Unsafe(Plain):
+    """No isolation: the program has all the rights of this process, and can do and read whatever this one can."""
+
+    def __init__(self) -> None:
+        warnings.warn(
+            "isolation: unsafe: programs that a model wrote run with this user's rights: they can read, change and "
+            f"send whatever you can; {INSTALL}",
+            stacklevel=2,
+        )
 
 
 def _start(
@@ -224,4 +229,3 @@ def _pipe_with(data: bytes) -> int:
     os.write(write, data)
     os.close(write)
     return read
-

@@ -10,6 +10,8 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import IO, Any
 
 from branchwise.rewards.sandbox.limits import MB, Limits
 
@@ -42,7 +44,8 @@ class Jailed:
             return f"process limit: more than {self.limits.processes}"
         if sum(map(_resident, tree)) > self.limits.memory_mb * MB:
             return f"memory limit: more than {self.limits.memory_mb} MB"
-        if tree and any(_files(tree[-1], folder) > self.limits.files for folder in self.folders):
+        scratch = self.limits.disk_mb * MB
+        if any(_files(tree[-1], folder, scratch) > self.limits.files for folder in self.folders):
             return f"file limit: more than {self.limits.files} files"
         return None
 
@@ -79,15 +82,15 @@ class Exchange:
         self._selector = selectors.DefaultSelector()
         self._waiting: dict[int, bytearray] = {}
         self._closing: set[int] = set()
-        self._files: dict[int, object] = {}
+        self._files: dict[int, IO[bytes]] = {}
         for jail in jailed:
-            self.read(jail.popen.stderr, jail, lambda data, jail=jail: _keep_end(jail.errors, data))
+            self.read(jail.popen.stderr, jail, partial(_keep_end, jail.errors))
 
     def read(
-        self, stream: object, jail: Jailed, take: Callable[[bytes], object], ended: Callable[[], object] | None = None
+        self, stream: Any, jail: Jailed, take: Callable[[bytes], object], ended: Callable[[], object] | None = None
     ) -> None:
         """Call `take` with what the stream gives, counted to the program's output, and `ended` at its end."""
-        fd = stream.fileno()  # type: ignore[attr-defined]
+        fd = stream.fileno()
         os.set_blocking(fd, False)
 
         def ready() -> None:
@@ -102,9 +105,9 @@ class Exchange:
 
         self._selector.register(fd, selectors.EVENT_READ, ready)
 
-    def write(self, stream: object, data: bytes, close: bool = False) -> None:
+    def write(self, stream: Any, data: bytes, close: bool = False) -> None:
         """Queue `data`; with `close`, the stream ends behind it."""
-        fd = stream.fileno()  # type: ignore[attr-defined]
+        fd = stream.fileno()
         if fd not in self._waiting:
             os.set_blocking(fd, False)
             self._waiting[fd] = bytearray()
@@ -124,7 +127,7 @@ class Exchange:
             self._selector.unregister(fd)
             del self._waiting[fd]
             if fd in self._closing:
-                self._files[fd].close()  # type: ignore[attr-defined]
+                self._files[fd].close()
 
     def run(self, done: Callable[[], bool]) -> str | None:
         """Go on until `done()` or until nothing is left to read; why it was cut short, or None."""
@@ -185,12 +188,13 @@ def _resident(pid: int) -> int:
         return 0
 
 
-def _files(pid: int, folder: str) -> int:
+def _files(pid: int, folder: str, size: int) -> int:
+    """Files in a folder of the sandbox; 0 as long as that is not mounted yet."""
     try:
         usage = os.statvfs(f"/proc/{pid}/root{folder}")
     except OSError:
         return 0
-    return usage.f_files - usage.f_ffree
+    return usage.f_files - usage.f_ffree if usage.f_blocks * usage.f_frsize <= size else 0
 
 
 def _kill(pid: int) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from branchwise.errors import ConfigError
-from branchwise.rewards.sandbox.inside.wire import decode, frame
+from branchwise.rewards.sandbox.inside.wire import decode, encode, frame
 from branchwise.rewards.sandbox.isolation import Isolation, open_isolation
 from branchwise.rewards.sandbox.limits import Limits
 from branchwise.rewards.sandbox.process import Exchange, Jailed
@@ -107,57 +108,57 @@ def run_tests(isolation: Isolation, sources: list[str], tests: dict[str, Any], l
         jails += [isolation.start("submission", limits)]
         judge, submission = jails
         exchange = Exchange(jails, deadline)
-        relay = _Relay(exchange, judge, submission)
+        write = exchange.write
+        frames = Frames(lambda body: write(submission.popen.stdin, len(body).to_bytes(HEADER, "big") + body))
+        # of the submission's frames nothing is read here
+        exchange.read(
+            submission.popen.stdout,
+            submission,
+            lambda data: write(judge.popen.stdin, data),
+            lambda: write(judge.popen.stdin, b"", close=True),
+        )
+        exchange.read(judge.popen.stdout, judge, frames.feed)
         exchange.write(judge.popen.stdin, frame(tests))
         exchange.write(submission.popen.stdin, frame({"sources": sources}))
-        reason = exchange.run(lambda: relay.result is not None)
+        reason = exchange.run(lambda: frames.result is not None)
     finally:
         if exchange:
             exchange.close()
         for jail in jails:
             jail.kill()
-    return _tested(relay.result, reason or judge.last_error() or "the tests ended without a result")
+    return tested(frames.result, reason or judge.last_error() or "the tests ended without a result")
 
 
-class _Relay:
-    """Passes frames between the two. Of the submission's, only the length is read here."""
+class Frames:
+    """What the tests' side sends: calls, handed to `call` as they are, and at last the result."""
 
-    def __init__(self, exchange: Exchange, judge: Jailed, submission: Jailed) -> None:
+    def __init__(self, call: Callable[[bytes], object]) -> None:
         self.result: Any = None
-        self._exchange, self._judge, self._submission = exchange, judge, submission
-        self._asked = bytearray()
-        exchange.read(judge.popen.stdout, judge, self._from_tests)
-        exchange.read(submission.popen.stdout, submission, self._from_submission, self._submission_ended)
+        self._call = call
+        self._bytes = bytearray()
 
-    def _from_tests(self, data: bytes) -> None:
-        self._asked += data
-        while len(self._asked) >= HEADER:
-            size = HEADER + int.from_bytes(self._asked[:HEADER], "big")
-            if len(self._asked) < size:
+    def feed(self, data: bytes) -> None:
+        self._bytes += data
+        while len(self._bytes) >= HEADER:
+            end = HEADER + int.from_bytes(self._bytes[:HEADER], "big")
+            if len(self._bytes) < end:
                 return
-            body = bytes(self._asked[:size])
-            del self._asked[:size]
-            # a result is a tuple that starts with "result"; calls start with what is called
-            if body[HEADER:].startswith(_RESULT):
-                self.result = decode(body[HEADER:])
+            body = bytes(self._bytes[HEADER:end])
+            del self._bytes[:end]
+            # a call starts with what is called: a name or a handle, never a text
+            if body.startswith(_RESULT):
+                self.result = decode(body)
             else:
-                self._exchange.write(self._submission.popen.stdin, body)
-
-    def _from_submission(self, data: bytes) -> None:
-        self._exchange.write(self._judge.popen.stdin, data)
-
-    def _submission_ended(self) -> None:
-        self._exchange.write(self._judge.popen.stdin, b"", close=True)
+                self._call(body)
 
 
-_RESULT = frame(("result", None, None, None, None))[HEADER:][: 1 + 8 + 1 + 8 + len("result")]
+_RESULT = encode(("result", [], "", 0, True), None)[: 1 + 8 + 1 + 8 + len("result")]
 
 
-def _tested(result: Any, otherwise: str) -> Tested:
+def tested(result: Any, otherwise: str) -> Tested:
     if result is None:
         return Tested([], otherwise)
     _, passed, reason, calls, possible = result
     if possible and not calls and passed:
         return Tested(passed, "the tests call nothing of the submission", possible=False)
     return Tested(passed, reason, possible)
-

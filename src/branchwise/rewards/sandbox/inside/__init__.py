@@ -1,1 +1,1 @@
-"""What runs inside the sandbox: standard library only, and few modules of it, since a start is paid by every program."""
+"""What runs inside the sandbox: standard library only, and little of it, since every program pays the start."""

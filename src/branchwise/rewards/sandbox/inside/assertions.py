@@ -97,7 +97,7 @@ def _error(name, message):
 
 
 def _run(job, caller):
-    names = {"__name__": "tests"}
+    names: dict = {"__name__": "tests"}
     for name in job["remote"]:
         names[name] = Remote(name, caller)
     for name in job["modules"]:
@@ -115,7 +115,8 @@ def _run(job, caller):
                 return [False], told
             raise Impossible(told) from None
         names.update(kept)
-    results, reason = [], ""
+    results: list[bool] = []
+    reason = ""
     for source in job["tests"]:
         failure = _failure(source, names, caller, results if job["parts"] else None)
         if not job["parts"]:
@@ -137,7 +138,7 @@ def _failure(source, names, caller, record):
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error is not caller.raised:
             raise Impossible(f"the tests cannot be run: {error}") from None
-        return f"test {source.strip()[:200]!r}: {type(error).__name__}: {str(error)[:200]}".rstrip(': ')
+        return f"test {source.strip()[:200]!r}: {type(error).__name__}: {str(error)[:200]}".rstrip(": ")
     except (SystemExit, KeyboardInterrupt):
         return "the tests ended before their end"
     return ""

@@ -1,4 +1,4 @@
-"""The first code inside a sandbox: takes the limits on itself, gives up its rights, then runs what the first frame holds.
+"""The first code inside a sandbox: takes on the limits, gives up its rights, then runs what the first frame holds.
 
 `main(mode, limits)`: `program` runs a source as a script on the rest of standard input; `submission` loads a source and
 answers calls; `tests` runs tests whose calls go to a submission elsewhere.
@@ -14,7 +14,7 @@ from wire import Pipe, decode
 def main(mode, limits):
     import builtins
 
-    builtins.exit = builtins.quit = sys.exit  # left out with the site module, which costs time
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # left out with the site module, which costs time
     _limit(limits)
     job = decode(Pipe(0, 1).receive())
     if mode == "program":
@@ -84,7 +84,6 @@ def compiled(sources, name):
 def _run(sources):
     module = ModuleType("__main__")
     module.__file__ = "program.py"
-    module.__builtins__ = __builtins__
     sys.modules["__main__"] = module
     sys.argv = ["program.py"]
     sys.path[:1] = []  # this file's own folder

@@ -13,9 +13,9 @@ NESTED = 100
 DRAWN = 100_000
 """The most items taken of an iterator."""
 _SIZE, _FLOAT, _COMPLEX = struct.Struct(">Q"), struct.Struct(">d"), struct.Struct(">dd")
-_CONTAINERS = {b"l": list, b"t": tuple, b"S": set, b"Z": frozenset, b"g": iter}
-_ITERATORS = (
-    *(map, filter, zip, enumerate, reversed, type(x for x in ()), type(iter(())), type(iter([])), type(iter({}))),
+_CONTAINERS: dict = {b"l": list, b"t": tuple, b"S": set, b"Z": frozenset, b"g": iter}
+_ITERATORS: tuple = (
+    *(map, filter, zip, enumerate, reversed, type(_ for _ in range(0)), type(iter(())), type(iter([])), type(iter({}))),
     *(type({}.keys()), type({}.values()), type({}.items())),
 )
 
@@ -43,7 +43,7 @@ class Unsendable(TypeError):
 
 def encode(value, foreign):
     """The bytes of a value; `foreign(object) -> Handle | str` stands in for objects that are no plain data."""
-    parts = []
+    parts: list[bytes] = []
     _encode(value, foreign, parts.append, NESTED)
     return b"".join(parts)
 
@@ -57,7 +57,7 @@ def _no_foreign(value):
     raise Unsendable(f"a {type(value).__name__} is no plain data")
 
 
-def _encode(value, foreign, put, depth):  # noqa: C901 - one branch a type reads best whole
+def _encode(value, foreign, put, depth):
     if not depth:
         raise Unsendable(f"values nest more than {NESTED} deep")
     if value is None or value is True or value is False:
@@ -94,8 +94,8 @@ def _encode_rarer(value, foreign, put, depth):
         _items(put, b"Q", [value.numerator, value.denominator], foreign, depth)
     elif module == "collections" and name == "deque":
         _items(put, b"q", list(value), foreign, depth)
-    elif getattr(builtins, getattr(value, "__name__", ""), None) is value:
-        _sized(put, b"k", value.__name__.encode())
+    elif getattr(builtins, called := getattr(value, "__name__", ""), None) is value:
+        _sized(put, b"k", called.encode())
     else:
         stand_in = foreign(value)
         if isinstance(stand_in, Handle):
@@ -130,7 +130,7 @@ def decode(body, native=None):
     return value
 
 
-def _decode(body, at, native, depth):  # noqa: C901
+def _decode(body, at, native, depth):
     if not depth:
         raise ValueError("nested too deep")
     tag, at = body[at : at + 1], at + 1
