@@ -539,3 +539,22 @@ if arguments[0] == "run":
     for part in ("--network none", "--read-only", "--cap-drop ALL", "--memory 256m", "--pids-limit 18", "--rm"):
         assert part in command
     assert ["kill", told[2][told[2].index("--name") + 1]] in told
+
+
+def test_no_zombie_is_left_where_nobody_else_collects_them():
+    program = """
+import os, sys, time
+from pathlib import Path
+from branchwise.rewards.sandbox.limits import Limits
+from branchwise.rewards.sandbox.process import _children, adopt_orphans
+from branchwise.rewards.sandbox.run import open_sandbox
+adopt_orphans()
+box = open_sandbox()
+for source in ["print(1)", "while True: pass"] * 4:
+    box.run_program([source], "", Limits(seconds=0.3))
+time.sleep(0.2)
+box.run_program(["print(1)"], "", Limits())
+print(len(_children(os.getpid())))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert int(done.stdout) <= 1, done.stderr

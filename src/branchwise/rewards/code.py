@@ -13,7 +13,7 @@ from branchwise.errors import ConfigError
 from branchwise.rewards.programs import completions as completed
 from branchwise.rewards.programs import programs
 from branchwise.rewards.sandbox.limits import Limits
-from branchwise.rewards.sandbox.run import Sandbox, open_sandbox
+from branchwise.rewards.sandbox.run import LATE, Sandbox, open_sandbox
 from branchwise.rewards.unit_tests import BadTests, Suite, humaneval, mbpp
 
 COLUMNS = ("prompt", "test", "entry_point", "test_list", "test_setup_code", "test_imports", "inputs", "outputs")
@@ -185,8 +185,8 @@ def _printed(
             passed += 1
             continue
         failure = failure or f"input {number}: {result.reason or result.error or 'another output'}"
-        if credit == "all":
-            break
+        if credit == "all" or result.reason == LATE:
+            break  # the others would take as long
     return _credit(passed, len(inputs), credit, failure)
 
 

@@ -14,11 +14,13 @@ from typing import Any
 from branchwise.errors import ConfigError
 from branchwise.plugins import load_function
 from branchwise.rewards.adapt import Answer, Call, RewardFunction, answer
+from branchwise.rewards.sandbox.process import adopt_orphans
 
 
 def serve(fd: int) -> None:
     """Answer calls until the other end is closed."""
     _end_with_parent()
+    adopt_orphans()
     connection = Connection(fd)
     with contextlib.suppress(EOFError, OSError):
         while True:

@@ -20,7 +20,7 @@ from branchwise.rewards.sandbox.inside.wire import frame
 from branchwise.rewards.sandbox.interpreter import INSIDE
 from branchwise.rewards.sandbox.isolation import Isolation, Plain, open_isolation
 from branchwise.rewards.sandbox.limits import MB, Limits
-from branchwise.rewards.sandbox.process import Exchange
+from branchwise.rewards.sandbox.process import LATE, Exchange
 from branchwise.rewards.sandbox.run import Finished, Frames, Tested, tested
 
 _SCRIPT = """import sys, base64
@@ -133,7 +133,7 @@ class SandboxFusion:
             raise OSError(f"SandboxFusion: {answer.get('message')}")
         late = result.get("status") == "TimeLimitExceeded"
         errors = (result.get("stderr") or "").strip().splitlines()
-        return Finished(result.get("stdout") or "", errors[-1][:300] if errors else "", "time limit" if late else None)
+        return Finished(result.get("stdout") or "", errors[-1][:300] if errors else "", LATE if late else None)
 
 
 def _script(modules: list[str], sources: list[str]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from typing import IO, Any
 
 from branchwise.rewards.sandbox.limits import MB, Limits
 
+LATE = "time limit"
 TICK = 0.05
 """Seconds between two looks at what a program uses."""
 KEPT_ERRORS = 4096
@@ -34,6 +37,9 @@ class Jailed:
     """Ends what killing the process alone would leave."""
     errors: bytearray = field(default_factory=bytearray)
     printed: int = 0
+
+    def __post_init__(self) -> None:
+        _STARTED.add(self.popen.pid)
 
     def excess(self) -> str | None:
         """Which limit the program and its descendants are over."""
@@ -63,6 +69,7 @@ class Jailed:
             except subprocess.TimeoutExpired:
                 self.popen.kill()
         self.popen.wait()
+        _reap_orphans(self.popen.pid)
         for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             if stream:
                 with contextlib.suppress(OSError):
@@ -140,7 +147,7 @@ class Exchange:
                     key.data()
             now = time.monotonic()
             if now > self._deadline:
-                return "time limit"
+                return LATE
             if now >= look or any(jail.printed > jail.limits.output_mb * MB for jail in self._jailed):
                 if excess := next((e for jail in self._jailed if (e := jail.excess())), None):
                     return excess
@@ -151,7 +158,7 @@ class Exchange:
         """Everything is read: wait for programs that only closed their output."""
         while any(jail.popen.poll() is None for jail in self._jailed):
             if time.monotonic() > self._deadline:
-                return "time limit"
+                return LATE
             if excess := next((e for jail in self._jailed if (e := jail.excess())), None):
                 return excess
             time.sleep(0.001)
@@ -161,14 +168,44 @@ class Exchange:
         self._selector.close()
 
 
+def adopt_orphans() -> None:
+    """Make this process the parent of what its children leave: bwrap does not wait for its first process inside.
+
+    For processes of our own alone: elsewhere the system's init collects them, where there is a real one.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def _reap_orphans(gone: int) -> None:
+    """Collect dead processes that became this one's: else they stay as zombies until it ends."""
+    _STARTED.discard(gone)
+    for pid in _children(os.getpid()):
+        with contextlib.suppress(OSError, IndexError):
+            with open(f"/proc/{pid}/stat") as file:
+                name, _, rest = file.read().partition("(")[2].rpartition(")")
+            if name == "bwrap" and rest.split()[0] == "Z" and pid not in _STARTED:
+                os.waitpid(pid, os.WNOHANG)
+
+
+_STARTED: set[int] = set()
+"""Processes that somebody here waits for."""
+
+
 def descendants(pid: int) -> list[int]:
     """A process and all below it, parents first."""
     found = [pid]
     for place in found:
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{place}/task"):
-                with contextlib.suppress(OSError), open(f"/proc/{place}/task/{task}/children") as file:
-                    found += map(int, file.read().split())
+        found += _children(place)
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as file:
+                found += map(int, file.read().split())
     return found
 
 

@@ -11,7 +11,9 @@ from branchwise.errors import ConfigError
 from branchwise.rewards.sandbox.inside.wire import decode, encode, frame
 from branchwise.rewards.sandbox.isolation import Isolation, open_isolation
 from branchwise.rewards.sandbox.limits import Limits
-from branchwise.rewards.sandbox.process import Exchange, Jailed
+from branchwise.rewards.sandbox.process import LATE, Exchange, Jailed
+
+__all__ = ["LATE", "Finished", "Local", "Sandbox", "Tested", "open_sandbox", "run_program", "run_tests"]
 
 HEADER = 8
 
