@@ -250,6 +250,30 @@ def test_rows_that_cannot_be_graded_are_missing(row, reason):
     assert reward is None and reason in told
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"output": None, **DOUBLE},
+        DOUBLE,
+        {"output": "x = 1", "test": 3, "entry_point": "f"},
+        {"output": "x = 1", "test": "def check(f): pass", "entry_point": ["f"]},
+        {"output": "x = 1", "test_list": [3]},
+        {"output": "x = 1", "inputs": 1, "outputs": 1},
+    ],
+)
+def test_rows_that_are_none_are_missing_and_spare_the_others(row):
+    (reward, reason), other = grade_code([row, {"output": "def double(x): return 2 * x", **DOUBLE}])
+    assert reward is None and reason
+    assert other == (1.0, "2 of 2 tests pass")
+
+
+def test_the_thought_is_no_program():
+    right = "def double(x): return 2 * x"
+    assert pays(f"<think>{right}</think>no", DOUBLE) == 0
+    assert pays(f"<think>```python\nno\n```</think>\n{right}", DOUBLE) == 1
+    assert pays([{"role": "assistant", "content": right}], DOUBLE) == 1
+
+
 def test_settings_that_cannot_be():
     with pytest.raises(ConfigError, match="credit: 'some' is not possible"):
         grade("", SUM, credit="some")

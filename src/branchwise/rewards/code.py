@@ -12,6 +12,7 @@ from typing import Any
 from branchwise.errors import ConfigError
 from branchwise.rewards.programs import completions as completed
 from branchwise.rewards.programs import programs
+from branchwise.rewards.response import answer_texts, texts
 from branchwise.rewards.sandbox.limits import Limits
 from branchwise.rewards.sandbox.run import LATE, Sandbox, open_sandbox
 from branchwise.rewards.unit_tests import BadTests, Suite, humaneval, mbpp
@@ -67,11 +68,11 @@ def code(
     Raises:
         ConfigError: the isolation is not to be had here.
     """
-    texts = answers if answers is not None else [_text(completion) for completion in completions]
+    outputs = answer_texts(completions, answers)
     given = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
     if prompts is not None:
         given.setdefault("prompt", prompts)
-    rows = [{"output": text, **{name: values[i] for name, values in given.items()}} for i, text in enumerate(texts)]
+    rows = [{"output": text, **{name: values[i] for name, values in given.items()}} for i, text in enumerate(outputs)]
     graded = grade_code(
         rows,
         credit,
@@ -114,6 +115,8 @@ def grade_code(
             return _grade(row, sandbox, limits, credit, tolerance)
         except (Ungradable, BadTests) as error:
             return None, str(error)
+        except Exception as error:  # of this row: the others have theirs
+            return None, f"{type(error).__name__}: {error}"
 
     if len(rows) == 1:
         return [grade(rows[0])]
@@ -140,7 +143,9 @@ def check(
 def _grade(
     row: Mapping[str, Any], sandbox: Sandbox, limits: Limits, credit: str, tolerance: float
 ) -> tuple[float, str]:
-    text = str(row["output"] or "")
+    if row.get("output") is None:
+        raise Ungradable("no output")
+    text = answer_texts([row["output"]], None)[0]
     if row.get("test") is not None and row.get("entry_point") is not None:
         prompt, name = _code_of(row.get("prompt"), row["entry_point"]), row["entry_point"]
         suite = humaneval(prompt, row["test"], name, credit == "fraction")
@@ -230,13 +235,8 @@ def _lines(value: Any) -> str:
 
 def _code_of(prompt: Any, name: str) -> str:
     """The prompt's code: of messages that of the last one; where it is prose, the block that has the function."""
-    text = _text(prompt) if prompt else ""
+    text = texts([prompt[-1:] if isinstance(prompt, list) else prompt])[0]
     if re.match(rf"(?s)\s*(?:from|import|def|class|@|#|\"\"\").*def\s+{re.escape(name)}\b", text):
         return text
     found = programs(text, name)
     return found[-1] if found and re.search(rf"def\s+{re.escape(name)}\b", found[-1]) else ""
-
-
-def _text(message: Any) -> str:
-    """The text of a completion or prompt; of messages the last one's."""
-    return str(message[-1]["content"]) if isinstance(message, list) else str(message)
