@@ -11,7 +11,6 @@ from test_rewards import leaves, paid, responses, runner
 from branchwise.config import ConfigError, RewardConfig
 from branchwise.rewards.code import code, grade_code, same_text
 from branchwise.rewards.programs import programs
-from branchwise.rewards.sandbox.limits import Limits
 
 pytestmark = pytest.mark.usefixtures("sandbox")
 
@@ -109,6 +108,8 @@ def test_fractions_count_what_passes():
     assert pays("    return a + b", row, credit="fraction") == 0.75
     assert pays("    return a + b", row) == 0
     assert pays("    raise SystemExit", row, credit="fraction") == 0
+    twice = {**row, "test": test + "\n\ncheck(add)\n"}
+    assert pays("    return a + b", twice, credit="fraction") == 0.75
     assert pays("def double(x): return x * 2 if x == 2 else 0", DOUBLE, credit="fraction") == 0.5
 
 
@@ -208,7 +209,7 @@ def test_credit_of_inputs():
 def test_endless_ones_cost_their_limit_and_leave_no_process():
     rows = [{"output": "while True: pass", **SUM} for _ in range(20)]
     start = time.perf_counter()
-    graded = grade_code(rows, workers=10, limits=Limits(seconds=1))
+    graded = grade_code(rows, workers=10, seconds=1)
     assert graded == [(0.0, "input 1: time limit")] * 20
     assert time.perf_counter() - start < 20 * 1.5 / 10 + 1
 
@@ -277,10 +278,15 @@ def test_the_thought_is_no_program():
 def test_settings_that_cannot_be():
     with pytest.raises(ConfigError, match="credit: 'some' is not possible"):
         grade("", SUM, credit="some")
-    with pytest.raises(ConfigError, match="url: missing"):
+    with pytest.raises(ConfigError, match="server_url: missing"):
         grade("", SUM, isolation="sandbox_fusion")
     with pytest.raises(ConfigError, match="isolation: container: no-such-runtime is not here"):
-        grade("", SUM, isolation="container", runtime="no-such-runtime")
+        grade("", SUM, isolation="container", container_runtime="no-such-runtime")
+
+    with pytest.raises(ConfigError, match="memory_mb: 0 is not possible"):
+        grade("", SUM, memory_mb=0)
+    with pytest.raises(ConfigError, match="'code' takes no 'secnds'; it takes credit, isolation"):
+        runner(RewardConfig(function="code", args={"secnds": 1})).check(["test_list"])
 
 
 def test_it_has_trls_signature():

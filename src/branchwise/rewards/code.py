@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -26,23 +27,57 @@ class Ungradable(ValueError):
     """A row that no submission can be judged by: its reward is missing."""
 
 
+@dataclass(frozen=True)
+class Grading:
+    """How programs are run and judged.
+
+    Raises:
+        ConfigError: a value that cannot be.
+    """
+
+    credit: str = "all"
+    """`all`: every test has to pass; `fraction`: the share that does."""
+    isolation: str = "bubblewrap"
+    """`bubblewrap`, `container`, `sandbox_fusion`, or `unsafe`."""
+    workers: int | None = None
+    """Programs at a time; default: one for each CPU."""
+    tolerance: float = 0.0
+    """Numbers that a script prints may differ by so much, absolutely or relatively."""
+    seconds: float = Limits.seconds
+    memory_mb: int = Limits.memory_mb
+    processes: int = Limits.processes
+    output_mb: int = Limits.output_mb
+    disk_mb: int = Limits.disk_mb
+    """Limits of one program."""
+    container_image: str = "python:3.11-slim"
+    container_runtime: str | None = None
+    """Default: podman or docker, whichever is there."""
+    server_url: str | None = None
+    """The SandboxFusion server's."""
+
+    def __post_init__(self) -> None:
+        if self.credit not in CREDITS:
+            raise ConfigError(f"credit: {self.credit!r} is not possible; choose one of {', '.join(CREDITS)}")
+        for name in ("seconds", "memory_mb", "processes", "output_mb", "disk_mb"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}: {getattr(self, name)!r} is not possible; it has to be more than 0")
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.seconds, self.memory_mb, self.processes, self.output_mb, self.disk_mb)
+
+    def sandbox(self) -> Sandbox:
+        return open_sandbox(self.isolation, self.container_image, self.container_runtime, self.server_url)
+
+
+SETTINGS = tuple(field.name for field in fields(Grading))
+
+
 def code(
     completions: list[Any],
     answers: list[str] | None = None,
     prompts: list[Any] | None = None,
     log_extra: Any = None,
-    credit: str = "all",
-    isolation: str = "bubblewrap",
-    workers: int | None = None,
-    tolerance: float = 0.0,
-    image: str | None = None,
-    runtime: str | None = None,
-    url: str | None = None,
-    seconds: float = Limits.seconds,
-    memory_mb: int = Limits.memory_mb,
-    processes: int = Limits.processes,
-    output_mb: int = Limits.output_mb,
-    disk_mb: int = Limits.disk_mb,
     **columns: Any,
 ) -> list[float | BaseException]:
     """1 for a program that passes its tests, else 0 (or the share of the tests that pass), each in its own sandbox.
@@ -54,13 +89,7 @@ def code(
     Args:
         completions, answers: responses; of Branchwise's the texts after the marker are read.
         prompts: instead of a column `prompt`.
-        credit: `all`: every test has to pass; `fraction`: the share that does.
-        isolation: `bubblewrap`, `container`, `sandbox_fusion`, or `unsafe`.
-        workers: programs at a time; default: one for each CPU.
-        tolerance: numbers that a script prints may differ by so much, absolutely or relatively.
-        image, runtime: of `container`.
-        url: of the SandboxFusion server.
-        seconds, memory_mb, processes, output_mb, disk_mb: limits of one program.
+        columns: the data's, and any setting of `Grading`.
 
     Returns:
         A number for each response; an exception that says why where the row's tests cannot be run.
@@ -68,51 +97,33 @@ def code(
     Raises:
         ConfigError: the isolation is not to be had here.
     """
-    outputs = answer_texts(completions, answers)
+    settings = {name: columns[name] for name in SETTINGS if name in columns}
     given = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
     if prompts is not None:
         given.setdefault("prompt", prompts)
+    outputs = answer_texts(completions, answers)
     rows = [{"output": text, **{name: values[i] for name, values in given.items()}} for i, text in enumerate(outputs)]
-    graded = grade_code(
-        rows,
-        credit,
-        isolation,
-        workers,
-        tolerance,
-        image,
-        runtime,
-        url,
-        Limits(seconds, memory_mb, processes, output_mb, disk_mb),
-    )
+    graded = grade_code(rows, **settings)
     if log_extra:
         log_extra("code", [reason for _, reason in graded])
     return [Ungradable(reason) if reward is None else reward for reward, reason in graded]
 
 
-def grade_code(
-    rows: Sequence[Mapping[str, Any]],
-    credit: str = "all",
-    isolation: str = "bubblewrap",
-    workers: int | None = None,
-    tolerance: float = 0.0,
-    image: str | None = None,
-    runtime: str | None = None,
-    url: str | None = None,
-    limits: Limits | None = None,
-) -> list[tuple[float | None, str]]:
+def grade_code(rows: Sequence[Mapping[str, Any]], **settings: Any) -> list[tuple[float | None, str]]:
     """(Reward, reason) of rows with `output` and the columns of `code`; None where a row's tests cannot be run.
+
+    Args:
+        settings: `Grading`'s.
 
     Raises:
         ConfigError: the isolation is not to be had here.
     """
-    if credit not in CREDITS:
-        raise ConfigError(f"credit: {credit!r} is not possible; choose one of {', '.join(CREDITS)}")
-    sandbox = open_sandbox(isolation, image=image, runtime=runtime, url=url)
-    limits = limits or Limits()
+    how = Grading(**settings)
+    sandbox = how.sandbox()
 
     def grade(row: Mapping[str, Any]) -> tuple[float | None, str]:
         try:
-            return _grade(row, sandbox, limits, credit, tolerance)
+            return _grade(row, sandbox, how)
         except (Ungradable, BadTests) as error:
             return None, str(error)
         except Exception as error:  # of this row: the others have theirs
@@ -120,64 +131,52 @@ def grade_code(
 
     if len(rows) == 1:
         return [grade(rows[0])]
-    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(how.workers or os.cpu_count() or 1) as pool:
         return list(pool.map(grade, rows))
 
 
-def check(
-    isolation: str = "bubblewrap",
-    image: str | None = None,
-    runtime: str | None = None,
-    url: str | None = None,
-    credit: str = "all",
-    **_: Any,
-) -> None:
-    """Whether programs can be run here; called before a run.
+def check(**settings: Any) -> None:
+    """Whether programs can be run here with these settings; called before a run.
 
     Raises:
         ConfigError: they cannot.
     """
-    grade_code([], credit, isolation, image=image, runtime=runtime, url=url)
+    if unknown := sorted(settings.keys() - set(SETTINGS)):
+        raise ConfigError(f"rewards: 'code' takes no {unknown[0]!r}; it takes {', '.join(SETTINGS)}")
+    Grading(**settings).sandbox()
 
 
-def _grade(
-    row: Mapping[str, Any], sandbox: Sandbox, limits: Limits, credit: str, tolerance: float
-) -> tuple[float, str]:
+def _grade(row: Mapping[str, Any], sandbox: Sandbox, how: Grading) -> tuple[float, str]:
     if row.get("output") is None:
         raise Ungradable("no output")
     text = answer_texts([row["output"]], None)[0]
     if row.get("test") is not None and row.get("entry_point") is not None:
         prompt, name = _code_of(row.get("prompt"), row["entry_point"]), row["entry_point"]
-        suite = humaneval(prompt, row["test"], name, credit == "fraction")
-        return _tested(completed(text, prompt, name), suite, sandbox, limits, credit)
+        suite = humaneval(prompt, row["test"], name, how.credit == "fraction")
+        return _tested(completed(text, prompt, name), suite, sandbox, how)
     if row.get("test_list") is not None:
         suite = mbpp(row["test_list"], row.get("test_setup_code"), row.get("test_imports"))
         tested = suite.job(stop=True)["remote"]
         sources = programs(text, tested[0] if len(tested) == 1 else None)
-        return _tested(sources, suite, sandbox, limits, credit)
+        return _tested(sources, suite, sandbox, how)
     if row.get("inputs") is not None and row.get("outputs") is not None:
-        return _printed(programs(text), row["inputs"], row["outputs"], sandbox, limits, credit, tolerance)
+        return _printed(programs(text), row["inputs"], row["outputs"], sandbox, how)
     raise Ungradable(f"no tests; a row has {KINDS}")
 
 
-def _tested(sources: list[str], suite: Suite, sandbox: Sandbox, limits: Limits, credit: str) -> tuple[float, str]:
-    job = suite.job(stop=credit == "all")
+def _tested(sources: list[str], suite: Suite, sandbox: Sandbox, how: Grading) -> tuple[float, str]:
+    job = suite.job(stop=how.credit == "all")
     if not sources:
         return 0.0, "no code in the output"
-    result = sandbox.run_tests(sources, job, limits)
+    result = sandbox.run_tests(sources, job, how.limits)
     if not result.possible:
         raise Ungradable(result.reason)
-    return _credit(sum(result.passed), suite.total, credit, result.reason)
+    total = max(suite.total, len(result.passed))  # a `check` that is called twice records twice
+    return _credit(sum(result.passed), total, how.credit, result.reason)
 
 
 def _printed(
-    sources: list[str],
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-    sandbox: Sandbox,
-    limits: Limits,
-    credit: str,
-    tolerance: float,
+    sources: list[str], inputs: Sequence[Any], outputs: Sequence[Any], sandbox: Sandbox, how: Grading
 ) -> tuple[float, str]:
     if len(inputs) != len(outputs) or not len(inputs):
         raise Ungradable(f"{len(inputs)} inputs and {len(outputs)} outputs; give as many of both, one or more")
@@ -185,14 +184,14 @@ def _printed(
         return 0.0, "no code in the output"
     passed, failure = 0, ""
     for number, (stdin, expected) in enumerate(zip(map(_lines, inputs), map(_lines, outputs)), 1):
-        result = sandbox.run_program(sources, stdin, limits)
-        if result.reason is None and same_text(result.output, expected, tolerance):
+        result = sandbox.run_program(sources, stdin, how.limits)
+        if result.reason is None and same_text(result.output, expected, how.tolerance):
             passed += 1
             continue
         failure = failure or f"input {number}: {result.reason or result.error or 'another output'}"
-        if credit == "all" or result.reason == LATE:
+        if how.credit == "all" or result.reason == LATE:
             break  # the others would take as long
-    return _credit(passed, len(inputs), credit, failure)
+    return _credit(passed, len(inputs), how.credit, failure)
 
 
 def _credit(passed: int, total: int, credit: str, failure: str) -> tuple[float, str]:

@@ -73,9 +73,9 @@ class SandboxFusion:
         try:
             answer = self.run_program(["print('isolated')"], "", Limits(seconds=20))
         except OSError as error:
-            raise ConfigError(f"url: {url!r}: no SandboxFusion server answers: {error}") from None
+            raise ConfigError(f"server_url: {url!r}: no SandboxFusion server answers: {error}") from None
         if answer.output.strip() != "isolated":
-            raise ConfigError(f"url: {url!r}: the server runs no program: {answer.reason or answer.error}")
+            raise ConfigError(f"server_url: {url!r}: the server runs no program: {answer.reason or answer.error}")
 
     def run_program(self, sources: list[str], stdin: str, limits: Limits) -> Finished:
         return self._run(_script(["wire", "boot"], sources) + _PROGRAM, stdin, limits, limits.seconds)

@@ -60,7 +60,9 @@ def open_sandbox(
     if isolation != "sandbox_fusion":
         return Local(open_isolation(isolation, image, runtime))
     if not url:
-        raise ConfigError("url: missing; isolation: sandbox_fusion needs the server's, such as http://localhost:8080")
+        raise ConfigError(
+            "server_url: missing; isolation: sandbox_fusion needs the server's, such as http://localhost:8080"
+        )
     from branchwise.rewards.sandbox.fusion import SandboxFusion
 
     return SandboxFusion(url)
