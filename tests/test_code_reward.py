@@ -6,11 +6,13 @@ import os
 import time
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from test_rewards import leaves, paid, responses, runner
 
 from branchwise.config import ConfigError, RewardConfig
 from branchwise.rewards.code import code, grade_code, same_text
-from branchwise.rewards.programs import programs
+from branchwise.rewards.programs import completions, programs
 
 pytestmark = pytest.mark.usefixtures("sandbox")
 
@@ -349,3 +351,26 @@ def test_nothing_is_left_in_the_temporary_folder():
     writes = f"open({name!r}, 'w').write('x')\n"
     assert pays(writes + "def double(x): return 2 * x", DOUBLE) == 1
     assert not os.path.exists(name)
+
+
+# --- any text
+
+
+FENCES = ["```", "````", "~~~", "```python\n", "<think>", "</think>"]
+CODE = ["def add(a, b):", "    return a + b", "add = ", "\n", " ", "'''", "\\", "\x00", "\ud800", "if x:\n\t", "#", "@"]
+PIECES = st.sampled_from(FENCES + CODE)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(st.lists(PIECES | st.text(max_size=5), max_size=30).map("".join))
+def test_no_text_breaks_extraction(text):
+    assert all(source.strip() for source in programs(text, "add"))
+    assert all(isinstance(source, str) for source in completions(text, ADD["prompt"], "add"))
+    assert same_text(text, text, 1e-9) and isinstance(same_text(text, "1", 1e-9), bool)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(PIECES | st.text(max_size=5), max_size=12).map("".join))
+def test_no_text_breaks_grading(text):
+    reward, reason = grade(text, ADD, seconds=5)
+    assert reward in (0.0, 1.0), reason

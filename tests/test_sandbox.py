@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from branchwise.config import ConfigError
 from branchwise.rewards.sandbox.inside.wire import decode, encode
@@ -417,6 +419,13 @@ def test_plain_data_comes_back_as_it_was(value):
 )
 def test_bytes_that_are_no_value_are_refused(body):
     with pytest.raises((ValueError, TypeError, LookupError, struct.error)):
+        decode(body)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(st.lists(st.sampled_from(b"NTFfcisbBhnDkltSZgdrQq\x00\x01\x02\xff"), max_size=40).map(bytes))
+def test_no_bytes_break_decoding(body):
+    with contextlib.suppress(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, struct.error):
         decode(body)
 
 
