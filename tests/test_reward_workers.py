@@ -59,7 +59,8 @@ def napping(completions, **_):
 
 def spawns(completions, **_):
     import subprocess
-    open(completions[0], "w").write(str(subprocess.Popen(["sleep", "60"]).pid))
+    started = [subprocess.Popen(["sleep", "60"], start_new_session=new) for new in (False, True)]
+    open(completions[0], "w").write(" ".join(str(process.pid) for process in started))
     time.sleep(60)
 """
 
@@ -122,7 +123,7 @@ def test_a_hanging_leaf_costs_itself_alone_and_order_is_kept(mine):
 def test_what_a_function_started_dies_with_its_worker(mine, tmp_path):
     note = tmp_path / "pid"
     runner(mine("spawns", timeout=1.5)).score([responses(str(note))])
-    assert gone(int(note.read_text()))
+    assert all(gone(int(pid)) for pid in note.read_text().split())
 
 
 def test_a_worker_that_dies_is_a_reason(mine):

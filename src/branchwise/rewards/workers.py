@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import ForkingPickler
 
 from branchwise.rewards.adapt import Answer, Call
+from branchwise.rewards.sandbox.process import descendants
 
 _START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
@@ -144,9 +145,14 @@ class _Worker:
         return Answer([], failure=f"TimeoutError: stopped after {self.limit:g} s")
 
     def kill(self) -> None:
+        """End it with all that it started, in sessions of their own, too."""
         self.dead = True
+        tree = descendants(self.popen.pid) if self.popen.poll() is None else []
         with contextlib.suppress(OSError):
             os.killpg(self.popen.pid, signal.SIGKILL)
+        for pid in tree:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
         self.popen.wait()
         self.connection.close()
 
