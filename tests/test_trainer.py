@@ -139,7 +139,8 @@ def test_missing_rewards_are_counted_and_told_with_their_reason(model, tmp_path,
     def fails(completions, **_):
         raise RuntimeError("the judge is asleep")
 
-    summary = Trainer(model, [fails], ROWS, ROWS[:2], settings(tmp_path, eval={"every": 1})).train()
+    config = settings(tmp_path, eval={"every": 1}, reward_limits={"max_failed": 1})
+    summary = Trainer(model, [fails], ROWS, ROWS[:2], config).train()
     assert summary["missing_rewards"] == summary["leaves"] > 0 and summary["held_out"] == {}
     said = capsys.readouterr().out
     assert "rewards are missing: fails: RuntimeError: the judge is asleep" in said
@@ -208,6 +209,22 @@ def test_a_models_name_is_taken_to_the_letter(tmp_path):
     folder = tiny.save(tmp_path / "123 # no comment")
     trainer = Trainer(str(folder), [likes_a], ROWS, config=settings(tmp_path / "run"))
     assert trainer.config.model.path == str(folder)
+
+
+def test_a_run_stops_when_too_many_rewards_fail(model, tmp_path):
+    def fails(completions, **_):
+        raise RuntimeError("the judge is asleep")
+
+    with pytest.raises(ConfigError, match=r"reward_limits.max_failed: 0.5 allows: fails: RuntimeError: the judge"):
+        Trainer(model, [fails], ROWS, config=settings(tmp_path)).train()
+
+
+def test_a_reward_without_spread_over_many_steps_is_told(model, tmp_path, capsys):
+    config = settings(tmp_path, reward_limits={"flat_steps": 2})
+    Trainer(model, [never, likes_a], ROWS, config=config).train()
+    told = " ".join(capsys.readouterr().out.split())
+    assert "reward 'never' was 0 for every response of 2 steps" in told
+    assert "reward 'likes_a'" not in told
 
 
 def test_held_out_questions_that_are_trained_on_are_told(model, tmp_path):

@@ -81,10 +81,24 @@ class RewardConfig(Section):
     weight: float = 1.0
     args: dict[str, Any] = {}
     """Keyword arguments given to every call."""
+    timeout: float | None = Field(None, gt=0)
+    """Seconds a call may take; default: `reward_limits.timeout`."""
 
 
 def _reward(value: Any) -> Any:
     return {"function": value} if isinstance(value, str) else value
+
+
+class RewardLimits(Section):
+    timeout: float = Field(600.0, gt=0)
+    """Seconds a call of a reward function may take: for a leaf where it takes one at a time (verl's, verifiers'), else
+    for the batch (a built-in's is cut into pieces). Then its process is killed, and those rewards are missing."""
+    max_failed: float = Field(0.5, ge=0, le=1)
+    """The run stops when reward functions fail on more than this share of the latest responses."""
+    flat_steps: int = Field(20, ge=1)
+    """A reward that was the same for every response of so many steps is warned of."""
+    workers: int | None = Field(None, ge=1)
+    """Processes for reward functions; default: one for each CPU, at most 8."""
 
 
 class TreeConfig(Section):
@@ -217,6 +231,7 @@ class Config(Section):
     model: ModelConfig
     data: DataConfig = DataConfig()
     rewards: list[Annotated[RewardConfig, BeforeValidator(_reward)]] = [RewardConfig(function="math")]
+    reward_limits: RewardLimits = RewardLimits()
     tree: TreeConfig = TreeConfig()
     sampling: SamplingConfig = SamplingConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()

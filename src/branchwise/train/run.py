@@ -13,7 +13,7 @@ import numpy as np
 from branchwise.algorithm.objective import means
 from branchwise.evaluate.heldout import HeldOut, held_out_mean
 from branchwise.rollout.collect import Batch
-from branchwise.train.metrics import Stopwatch, batch_metrics, batch_sums, missing_reasons
+from branchwise.train.metrics import Spread, Stopwatch, batch_metrics, batch_sums, missing_reasons
 from branchwise.train.progress import Display
 from branchwise.train.run_directory import RunDirectory
 from branchwise.train.update import Update
@@ -33,6 +33,7 @@ class Run:
         self.best_step: int | None = None
         self.training_seconds = 0.0
         self.totals: Counter[str] = Counter()
+        self.spread = Spread(self.config.reward_limits.flat_steps)
 
     def __enter__(self) -> Self:
         if self.world.is_main:
@@ -50,6 +51,7 @@ class Run:
         self.display.__exit__(kind, error, trace)
         if self.config.train.trackers:
             self.world.accelerator.end_training()
+        self.trainer.rewards.close()
         if self.world.is_main:
             self.directory.close()
 
@@ -78,6 +80,8 @@ class Run:
         if self.config.train.trackers:
             self.world.accelerator.log(values, step=step)
         self._warn(step, [tree for tree, _ in trees], result)
+        for warning in self.spread.warnings([tree for tree, _ in trees]):
+            self.display.warn(f"step {step}: {warning}")
         self.display.step(step, values)
 
     def _logged(self) -> dict[str, float]:

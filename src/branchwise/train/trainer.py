@@ -79,6 +79,7 @@ class Trainer:
             kv_bytes=1e9 * c.sampling.kv_memory_gb,  # type: ignore[operator]
         )
         self.rewards = RewardRunner.of(reward_funcs, c, self.tokenizer)
+        self.notes += self.rewards.notes
         self.renderer = Renderer.of(self.tokenizer, c)
         self.questions = self._load(train_dataset, c.data.train, "data.train", c.tree.rephrasings)
         self.eval_questions = self._load(eval_dataset, c.data.eval, "data.eval", 0)
@@ -97,6 +98,7 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """Run all steps; write the run directory; return the summary that summary.json holds."""
         c = self.config
+        self.rewards.start()
         with Run(self) as run:
             run.evaluated(0, self.evaluate())
             for step in range(1, c.train.steps + 1):
