@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from branchwise.errors import ConfigError
+from branchwise.rephrase import command as rephrasing
 
 app = typer.Typer(
     name="branchwise",
@@ -68,6 +69,9 @@ def train(
     if summary["updates"] == 0:
         typer.echo("nothing was learnt: no update had a gradient, since every pool was uniform", err=True)
         raise typer.Exit(NOTHING_LEARNT)
+
+
+app.command(epilog=rephrasing.EPILOG)(rephrasing.rephrase)
 
 
 @app.command(epilog="Examples:  `branchwise presets`  ·  `branchwise presets ta-grpo > my.yaml`")

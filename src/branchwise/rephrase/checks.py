@@ -204,20 +204,17 @@ _FORMS = {
 _FREE_TO_COME_AND_GO = {"rounding": r"\bapproximat\w*|\bround (?:trip|table)|\bnearest\b(?! (?:whole|int|ten|hun|thou|cent|dollar))"}  # fmt: skip
 _LESSER = {"least": r"\bat least\b", "greatest": r"\bat most\b|\bmost of\b|\bmost\b"}
 _CHOICE = re.compile(r"^\s*[(\[]?([A-J])[)\].:]\s+\S|(?<=\s)\(([A-J])\)\s*\S", re.MULTILINE)
-_ASKS = re.compile(
-    r"\?|\b(?:find|what|how|which|who|when|where|determine|calculate|compute|evaluate|give|express|simplify|solve|prove|show|name|list|"
-    r"factor|write|expand|estimate|state|work out|figure out|add|subtract|multiply|divide|convert|graph|identify|count|tell|explain|round|"
-    r"choose|select|complete|fill|is|are|does|do|can)\b",
-    re.IGNORECASE,
+_VERBS = (
+    "find|determine|calculate|compute|evaluate|give|express|simplify|solve|prove|show|name|list|factor|write|expand|estimate|state|"
+    "work out|figure out|add|subtract|multiply|divide|convert|graph|identify|count|tell|explain|round|choose|select|complete|fill|what"
 )
+_ASKS = re.compile(rf"\?|(?:\A|[.!:;,\n$\])]|\b(?:and|then|please|to|of|on|-))\W*(?:{_VERBS})\b", re.IGNORECASE)
 
 
 def _form(c: Candidate) -> str | None:
     """The form of the answer asked for, the options to choose from, and that it asks at all."""
     if not _ASKS.search(c.text) and _ASKS.search(c.original):
         return "it asks nothing"
-    if c.original.count("?") and not re.search(r"\?|" + _ASKS.pattern.partition("|")[2], _last(c.text), re.IGNORECASE):
-        return "it does not end in what is asked" if "?" not in c.text else None
     before, after = ([a or b for a, b in _CHOICE.findall(text)] for text in (c.original, c.text))
     if sorted(before) != sorted(after) and max(len(before), len(after)) > 1:
         return f"the options {', '.join(before) or '(none)'} became {', '.join(after) or '(none)'}"
@@ -233,10 +230,6 @@ def _form_words(name: str, pattern: str, text: str) -> bool:
         if words:
             text = re.sub(words, " ", text, flags=re.IGNORECASE)
     return re.search(pattern, text, re.IGNORECASE) is not None
-
-
-def _last(text: str) -> str:
-    return re.split(r"(?<=[.!?])\s+(?=[A-Z$\\])", text.strip())[-1]
 
 
 def _length(c: Candidate) -> str | None:
