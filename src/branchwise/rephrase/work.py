@@ -150,7 +150,7 @@ class Work:
         record = {
             "model": order.model,
             "served_by": reply.served_by,
-            "kind": order.kind,
+            "kind": order.kind if order.model != "rules" else reply.served_by.partition("/")[2],
             "prompt": order.version if order.model != "rules" else None,
             "sample": order.sample,
             "seed": order.seed,
