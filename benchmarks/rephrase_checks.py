@@ -20,7 +20,8 @@ from typing import Any
 
 from branchwise.rephrase.checks import Candidate, rejection
 
-WORDS = "two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty hundred".split()
+SPELT = "two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty hundred"
+WORDS = SPELT.split()
 NUMBER = re.compile(rf"\d[\d,]*(?:\.\d+)?(?<!,)|\.\d+|(?<![-\w])(?:{'|'.join(WORDS)})(?![-\w])", re.IGNORECASE)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'$\d])")
 ANSWERS = ("{text} The answer is {answer}.", "{text} Answer: {answer}", "{text} ({answer})", "{text} {answer}",

@@ -3,12 +3,13 @@
 import json
 import time
 from email.utils import formatdate
+from itertools import pairwise
 
 import pytest
 from chat_server import Answer, ChatServer, limit
 
 from branchwise import ConfigError
-from branchwise.config import RephraseConfig
+from branchwise.config_rephrase import RephraseConfig
 from branchwise.data.load import Rows
 from branchwise.rephrase.run import rephrase
 from branchwise.rephrase.trouble import read_retry_after
@@ -43,7 +44,7 @@ def store(tmp_path):
 
 
 def gaps(seen):
-    return [after.at - before.at for before, after in zip(seen, seen[1:])]
+    return [after.at - before.at for before, after in pairwise(seen)]
 
 
 def test_retry_after_is_read_as_seconds_or_as_a_date():
@@ -226,7 +227,9 @@ def test_a_record_tells_where_a_rephrasing_came_from(store):
     assert record["model"] == "openai:tiny" and record["served_by"] == "tiny-1"
     assert record["prompt"].startswith(record["kind"] + "-") and record["id"] == "q0" and record["row"] == 1
     assert record["settings"]["temperature"] == 0.7 and record["settings"]["seed"] == 4
-    assert (record["prompt_tokens"], record["reply_tokens"]) == (10, 5) and record["seed"] == server.seen[0].body["seed"]
+    assert (record["prompt_tokens"], record["reply_tokens"]) == (10, 5) and record["seed"] == server.seen[0].body[
+        "seed"
+    ]
 
 
 def test_a_judge_and_a_solver_may_reject(store):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from branchwise.errors import ConfigError
+from branchwise.errors import ConfigError, WorkStopped
 from branchwise.rephrase import command as rephrasing
 
 app = typer.Typer(
@@ -94,6 +94,9 @@ def main() -> None:
     except ConfigError as error:  # the data's errors are of this kind, too
         typer.echo(str(error), err=True)
         sys.exit(BAD_CONFIG)
+    except WorkStopped as error:
+        typer.echo(str(error), err=True)
+        sys.exit(FAILED)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)

@@ -49,7 +49,7 @@ class Report:
 
 
 def load_questions(
-    source: Source | Iterable[Mapping[str, Any]], data: DataConfig, renderer: Renderer, rephrasings: int = 0
+    source: Rows | Source | Iterable[Mapping[str, Any]], data: DataConfig, renderer: Renderer, rephrasings: int = 0
 ) -> tuple[list[Question], Report]:
     """Read a table and make questions of it whose prompts fit; see `load_rows`, `questions` and `fitting`."""
     found, report = questions(load_rows(source), data, rephrasings)

@@ -72,18 +72,21 @@ def _bare(text: str) -> str:
     return " ".join(re.findall(r"[^\W_]+|[^\w\s.,;:!?'\"]", text.casefold()))
 
 
+_ABOUT = r"rephras|reword|rewrit|paraphras"
 _SCAFFOLD = {
-    "a preface": r"\A\W*(?:sure|certainly|of course|absolutely|okay|ok|here(?:'s| is| are)\b[^.?!\n]{0,60}"
-    r"(?:rephras|reword|rewrit|version|question|problem)|(?:the )?(?:rephras|reword|rewrit|revis|paraphras)\w*\b[^.?!\n]{0,40}:"
-    r"|(?:one|another) way to (?:re)?(?:phrase|word|ask|write))",
-    "talk of the task": r"\b(?:rephras(?:e|ed|ing)|reword(?:ed|ing)?|rewritten (?:question|problem|version)|paraphras\w*"
-    r"|original (?:question|problem|wording|text)|i hope this|let me know|(?:same|without chang\w+) (?:the )?meaning)\b",
+    "a preface": rf"\A\W*(?:sure|certainly|of course|absolutely|okay|ok"
+    rf"|here(?:'s| is| are)\b[^.?!\n]{{0,60}}(?:{_ABOUT}|version|question|problem)"
+    rf"|(?:the )?(?:{_ABOUT}|revis)\w*\b[^.?!\n]{{0,40}}:|(?:one|another) way to (?:re)?(?:phrase|word|ask|write))",
+    "talk of the task": r"\b(?:rephras(?:e|ed|ing)|reword(?:ed|ing)?|rewritten (?:question|problem|version)"
+    r"|paraphras\w*|original (?:question|problem|wording|text)|i hope this|let me know"
+    r"|(?:same|without chang\w+) (?:the )?meaning)\b",
     "a refusal": r"\b(?:i(?:'m| am) (?:sorry|unable|not able)|i (?:can(?:no|')t|cannot|won't)|as an ai|i apologi[sz]e"
     r"|(?:can(?:no|')t|unable to) (?:assist|help|comply|fulfil))\b",
-    "a thought": r"</?(?:think|thinking|thought|reasoning|analysis|scratchpad)>|\A\W*(?:thought process|reasoning)\s*:",
-    "scaffold": r"```|<\|[\w ]+\|>|\[/?INST\]|</?(?:question|rephras\w*|problem|answer|output)>|\A\s*[{\[]\s*\"|\A\W*(?:user|assistant|system)\s*:"
-    r"|\{\{?(?:question|text)\}\}?",
-}  # fmt: skip
+    "a thought": r"</?(?:think|thinking|thought|reasoning|analysis|scratchpad)>"
+    r"|\A\W*(?:thought process|reasoning)\s*:",
+    "scaffold": r"```|<\|[\w ]+\|>|\[/?INST\]|</?(?:question|rephras\w*|problem|answer|output)>"
+    r"|\{\{?(?:question|text)\}\}?|\A\s*[{\[]\s*\"|\A\W*(?:user|assistant|system)\s*:",
+}
 
 
 def _scaffold(c: Candidate) -> str | None:
@@ -196,17 +199,23 @@ _FORMS = {
     "scientific notation": r"\bscientific notation",
     "degrees": r"\bin degrees\b", "radians": r"\bin radians\b",
     "a list": r"\bseparated by commas?|\bcomma[- ]separated|\blist (?:all|the)\b",
-    "an ordered pair": r"\bordered (?:pair|triple)", "a base": r"\b(?:in )?base[- _]?(?:\d+|ten|two|eight)\b|\bbinary\b",
+    "an ordered pair": r"\bordered (?:pair|triple)",
+    "a base": r"\b(?:in )?base[- _]?(?:\d+|ten|two|eight)\b|\bbinary\b",
     "a remainder": r"\bremainder (?:when|of|is|if)\b(?! \w+ (?:are|is|were))|\bmodulo\b|\bmod\b",
     "least": r"\b(?:least|smallest|minimum|minimal|lowest|fewest)\b",
     "greatest": r"\b(?:greatest|largest|maximum|maximal|highest|most)\b",
 }  # fmt: skip
-_FREE_TO_COME_AND_GO = {"rounding": r"\bapproximat\w*|\bround (?:trip|table)|\bnearest\b(?! (?:whole|int|ten|hun|thou|cent|dollar))"}  # fmt: skip
-_LESSER = {"least": r"\bat least\b", "greatest": r"\bat most\b|\bmost of\b|\bmost\b"}
+_NOT_MEANT = {
+    "rounding": r"\bapproximat\w*|\bround (?:trip|table)|\bnearest\b(?! (?:whole|int|ten|hun|thou|cent|dollar))",
+    "least": r"\bat least\b",
+    "greatest": r"\bat most\b|\bmost\b",
+}
+"""Words that look like a form's and ask for none."""
 _CHOICE = re.compile(r"^\s*[(\[]?([A-J])[)\].:]\s+\S|(?<=\s)\(([A-J])\)\s*\S", re.MULTILINE)
 _VERBS = (
-    "find|determine|calculate|compute|evaluate|give|express|simplify|solve|prove|show|name|list|factor|write|expand|estimate|state|"
-    "work out|figure out|add|subtract|multiply|divide|convert|graph|identify|count|tell|explain|round|choose|select|complete|fill|what"
+    "find|determine|calculate|compute|evaluate|give|express|simplify|solve|prove|show|name|list|factor|write|expand|"
+    "estimate|state|work out|figure out|add|subtract|multiply|divide|convert|graph|identify|count|tell|explain|round|"
+    "choose|select|complete|fill|what"
 )
 _ASKS = re.compile(rf"\?|(?:\A|[.!:;,\n$\])]|\b(?:and|then|please|to|of|on|-))\W*(?:{_VERBS})\b", re.IGNORECASE)
 
@@ -226,9 +235,8 @@ def _form(c: Candidate) -> str | None:
 
 
 def _form_words(name: str, pattern: str, text: str) -> bool:
-    for words in (_FREE_TO_COME_AND_GO.get(name), _LESSER.get(name)):
-        if words:
-            text = re.sub(words, " ", text, flags=re.IGNORECASE)
+    if name in _NOT_MEANT:
+        text = re.sub(_NOT_MEANT[name], " ", text, flags=re.IGNORECASE)
     return re.search(pattern, text, re.IGNORECASE) is not None
 
 

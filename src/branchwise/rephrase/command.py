@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from branchwise.config import RephraseConfig
+    from branchwise.config_rephrase import RephraseConfig
     from branchwise.data.load import Rows
 
 FAILED = 1
@@ -84,7 +84,7 @@ def rephrase(
 def _config(given: dict[str, Any]) -> RephraseConfig:
     from pydantic import ValidationError
 
-    from branchwise.config import RephraseConfig
+    from branchwise.config_rephrase import RephraseConfig
     from branchwise.errors import ConfigError
 
     try:

@@ -67,8 +67,8 @@ _PIECE = re.compile(r"[A-Za-z]+|\d{1,3}|\s{2,}|[^\sA-Za-z\d]{1,2}")
 
 
 def count_tokens(text: str) -> int:
-    """About how many tokens a text is, without a model's tokenizer: words by eight letters, digits by three, signs by two.
+    """About how many tokens a text is, without a tokenizer: words by eight letters, digits by three, signs by two.
 
-    Beside cl100k_base (GPT-4): MATH's training questions 0.3% too many, GSM8K's 4.6% too few, OlympiadBench's 1% too few.
+    Beside cl100k_base (GPT-4's): MATH's training questions 0.3% too many, GSM8K's 4.6% too few, OlympiadBench's 1%.
     """
     return sum(1 + (len(piece) - 1) // 8 if piece[0].isalpha() else 1 for piece in _PIECE.findall(text))

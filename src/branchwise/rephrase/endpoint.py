@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from branchwise.config import RephraseConfig
+from branchwise.config_rephrase import RephraseConfig
 from branchwise.errors import ConfigError
 from branchwise.rephrase.throttle import Throttle
 from branchwise.rephrase.trouble import Trouble, of_body, of_status
@@ -61,28 +61,33 @@ class Endpoint:
 
     async def ask(self, order: Order, admit: Callable[[], None]) -> Reply:
         for attempt in range(self.config.retries + 1):
-            await self.throttle.enter()
-            sent, outcome = time.monotonic(), None
-            try:
-                admit()
-                outcome = await self._send(order)
-            finally:
-                await self.throttle.leave(isinstance(outcome, Reply))
+            sent, outcome = await self._enter_and_send(order, admit)
             if isinstance(outcome, Reply):
                 self.given_up = 0
                 return outcome
-            wait = self._wait(outcome, attempt)
-            if outcome.way == "leave" or attempt == self.config.retries:
+            trouble, wait = outcome, self._wait(outcome, attempt)
+            if trouble.way == "leave" or attempt == self.config.retries:
                 break
-            if outcome.limited:
+            if trouble.limited:
                 self.throttle.limited(wait, sent)
             else:
                 await self.throttle.pause(wait)
         self.given_up += 1
         tries = f" after {attempt + 1} tries" if attempt else ""
         if self.given_up >= GIVEN_UP_IN_A_ROW:
-            raise Stopped(f"{self.given_up} requests in a row brought no reply{tries}; the last: {outcome.reason}")
-        raise GaveUp(f"given up{tries}: {outcome.reason}")
+            raise Stopped(f"{self.given_up} requests in a row brought no reply{tries}; the last: {trouble.reason}")
+        raise GaveUp(f"given up{tries}: {trouble.reason}")
+
+    async def _enter_and_send(self, order: Order, admit: Callable[[], None]) -> tuple[float, Reply | Trouble]:
+        """When the request was sent (monotonic seconds), and what came of it."""
+        await self.throttle.enter()
+        sent, outcome = time.monotonic(), None
+        try:
+            admit()
+            outcome = await self._send(order)
+            return sent, outcome
+        finally:
+            await self.throttle.leave(isinstance(outcome, Reply))
 
     def _wait(self, trouble: Trouble, attempt: int) -> float:
         """Seconds until the next try: what the server asks for, or exponential back-off with jitter.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from branchwise.config import RephraseConfig
+from branchwise.config_rephrase import RephraseConfig
 from branchwise.data.load import Rows
 from branchwise.rephrase.cost import LENGTHENING, MESSAGE_TOKENS, Prices, count_tokens
 from branchwise.rephrase.questions import items

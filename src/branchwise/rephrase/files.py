@@ -103,8 +103,8 @@ def _line(row: dict[str, Any], number: int) -> str:
     except TypeError:
         column = next(_unwritable(row))
         raise ConfigError(
-            f"--out: row {number} holds a {type(row[column]).__name__} in the column {column!r}, which JSON cannot hold; "
-            "write to a .parquet file"
+            f"--out: row {number} holds a {type(row[column]).__name__} in the column {column!r}, which JSON cannot "
+            "hold; write to a .parquet file"
         ) from None
 
 

@@ -19,7 +19,10 @@ _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _LETTER = re.compile(r"(?<![A-Za-z\\'’])[A-Za-z](?![A-Za-z'’])")
 _PROSE_LETTERS = frozenset("aAIsStTdm")
 """Single letters that English itself uses, alone or after an apostrophe."""
-_MADE_BY_LAYOUT = frozenset("left right displaystyle quad qquad text mbox textbf textit mathrm begin end item".split())
+_MADE_BY_LAYOUT = frozenset({
+    "left", "right", "displaystyle", "quad", "qquad", "text", "mbox", "textbf", "textit", "mathrm", "begin", "end",
+    "item",
+})  # fmt: skip
 
 
 def formulas(text: str) -> list[str]:

@@ -16,11 +16,12 @@ _COMMON = {
     "Dutch": "de het een van en is zijn hoeveel als elke voor dat met niet op wat wordt vind hoe aan",
 }
 _WORDS = {name: set(words.split()) for name, words in _COMMON.items()}
-_STOP = set(
+_STOP = (
     "that this with have from what many much they them their there these those will would which when where were been "
     "into than then each every some also only both after before find determine calculate compute total number does "
-    "given value how can you are the and for has had his her its was not all".split()
+    "given value how can you are the and for has had his her its was not all"
 )
+_STOPPED = frozenset(_STOP.split())
 
 
 def language(text: str) -> str | None:
@@ -45,4 +46,4 @@ def _script(letter: str) -> str:
 def stems(text: str) -> set[str]:
     """Beginnings of the words that carry a text's content, names among them."""
     words = re.findall(r"[^\W\d_]{3,}", re.sub(r"\\[A-Za-z]+", " ", text).casefold())
-    return {word[:5] for word in words if word not in _STOP}
+    return {word[:5] for word in words if word not in _STOPPED}

@@ -109,7 +109,5 @@ def load_local(name: str, chat_template_kwargs: dict[str, Any]) -> LocalWriter:
     dtype = "bfloat16" if torch.cuda.is_available() else "auto"
     policy = load_policy(Config.model_validate({"model": {"path": name.partition(":")[2], "dtype": dtype}}))
     tokenizer = getattr(policy.processing_class, "tokenizer", policy.processing_class)
-    engine = TransformersEngine(
-        policy.model, tokenizer, dtype=policy.precision, device=policy.device, max_rows=BATCH
-    )
+    engine = TransformersEngine(policy.model, tokenizer, dtype=policy.precision, device=policy.device, max_rows=BATCH)
     return of_engine(name, engine, tokenizer, chat_template_kwargs)

@@ -45,7 +45,7 @@ class Quantity:
     """One number of a text."""
 
     readings: tuple[Fraction, ...]
-    """What it may stand for, the likeliest first: `fifth` is 5 or 1/5. 50% is 1/2 alone, so that its sign is not lost."""
+    """What it may stand for, the likeliest first: `fifth` is 5 or 1/5; 50% is 1/2 alone, so its sign is never lost."""
     text: str
     loose: bool = False
     """Comes and goes in rewording: one, first, both, a pair."""
@@ -108,9 +108,9 @@ def _quantity(tokens: list[_Token], i: int) -> tuple[Quantity | None, int]:
     if found := _idiom(tokens, i):
         return found
     if token.kind == "word" and (token.word in _LOOSE or token.word in _TIMES):
-        value = _LOOSE.get(token.word) or _TIMES[token.word]
+        factor = _LOOSE.get(token.word) or _TIMES[token.word]
         place = token.word in ("first", "second", "pair", "pairs")
-        return Quantity((Fraction(value),), token.word, loose=token.word in _LOOSE, place=place), i + 1
+        return Quantity((Fraction(factor),), token.word, loose=token.word in _LOOSE, place=place), i + 1
     value, j, spelt = _cardinal(tokens, i)
     if value is None:
         return _part(tokens, i)
@@ -120,10 +120,11 @@ def _quantity(tokens: list[_Token], i: int) -> tuple[Quantity | None, int]:
 def _idiom(tokens: list[_Token], i: int) -> tuple[Quantity, int] | None:
     """Spans of time and of eggs that are numbers: an hour is 60 minutes, half an hour 30, a decade 10 years."""
     words = [token.word if token.kind != "number" else str(token.value) for token in tokens[i : i + 3]]
+    half_hour = (Fraction(1, 2), Fraction(30))
     if words[0] in ("half", "1/2") and words[1:] in (["a", "dozen"], ["an", "hour"]):
-        return Quantity((Fraction(6),) if words[2] == "dozen" else (Fraction(1, 2), Fraction(30)), " ".join(words)), i + 3
+        return Quantity((Fraction(6),) if words[2] == "dozen" else half_hour, " ".join(words)), i + 3
     if words[:2] == ["half", "hour"]:
-        return Quantity((Fraction(1, 2), Fraction(30)), "half hour"), i + 2
+        return Quantity(half_hour, "half hour"), i + 2
     if words[0] in ("a", "an", "one", "1") and len(words) > 1 and words[1] in _SPANS:
         readings = (Fraction(1), Fraction(_SPANS[words[1]]))
         return Quantity(readings, " ".join(words[:2]), loose=words[0] != "1"), i + 2

@@ -6,7 +6,7 @@ import asyncio
 import re
 from dataclasses import replace
 
-from branchwise.config import RephraseConfig
+from branchwise.config_rephrase import RephraseConfig
 from branchwise.rephrase.checks import Candidate
 from branchwise.rephrase.exchange import Exchange
 from branchwise.rephrase.templates import load_prompt

@@ -21,10 +21,10 @@ _NAMES = """
     rangle rceil re real rfloor rho right rightarrow rightharpoonup rm root
     tan tanh tau tbinom text textbf textit textrm textstyle tfrac therefore theta tilde times to top triangle triangleq
     underbrace underline union uparrow uplus upsilon
-""".split()
+"""
 """LaTeX commands that begin as an escape of JSON does."""
-_COMMAND = re.compile(rf"(?:{'|'.join(sorted(_NAMES, key=len, reverse=True))})(?![A-Za-z])")
-_BACKSLASHES = re.compile(r'(?P<run>\\+)(?P<next>u[0-9a-fA-F]{4}|.|\Z)', re.DOTALL)
+_COMMAND = re.compile(rf"(?:{'|'.join(sorted(_NAMES.split(), key=len, reverse=True))})(?![A-Za-z])")
+_BACKSLASHES = re.compile(r"(?P<run>\\+)(?P<next>u[0-9a-fA-F]{4}|.|\Z)", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _EATEN = {"\x08": "b", "\x0c": "f", "\r": "r", "\t": "t", "\n": "n"}
 
@@ -114,14 +114,10 @@ def restore(text: str, original: str) -> str:
 
     A line break or a tab may be meant; it becomes a command only if the original has that very command.
     """
-    for eaten, letter in _EATEN.items():
-        if eaten in text:
-            text = re.sub(re.escape(eaten) + r"([A-Za-z]+)", lambda m: _restored(m, letter, original), text)
-    return text
 
+    def restored(match: re.Match[str]) -> str:
+        command = _EATEN[match[0][0]] + match[1]
+        known = _COMMAND.fullmatch(command) and (match[0][0] in "\x08\x0c" or f"\\{command}" in original)
+        return f"\\{command}" if known else match[0]
 
-def _restored(match: re.Match[str], letter: str, original: str) -> str:
-    command = letter + match[1]
-    sure = match[0][0] in "\x08\x0c"
-    known = _COMMAND.fullmatch(command) is not None and (sure or f"\\{command}" in original)
-    return f"\\{command}" if known else match[0]
+    return re.sub(r"[\x08\x0c\r\t\n]([A-Za-z]+)", restored, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from branchwise.config import RephraseConfig
+from branchwise.config_rephrase import RephraseConfig
 from branchwise.data.load import DataError, Rows
 from branchwise.rephrase.checks import Candidate, rejection
 from branchwise.rephrase.questions import items

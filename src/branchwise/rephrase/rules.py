@@ -33,7 +33,9 @@ _TIED = re.compile(
     re.IGNORECASE,
 )
 """Words that tie a sentence to those around it; one without them may stand anywhere."""
-_DIGIT = re.compile(r"(?<![\w$€£.,/:^_{(=+*\\-])(?:[2-9]|1[0-2])(?![\w.,/:%^_})=+*\\°-]|\.\d| *[%:=+*/×÷-]|-)(?= [a-z])")
+_DIGIT = re.compile(
+    r"(?<![\w$€£.,/:^_{(=+*\\-])(?:[2-9]|1[0-2])(?![\w.,/:%^_})=+*\\°-]|\.\d| *[%:=+*/×÷-]|-)(?= [a-z])"
+)
 _WORD_OF = {value: word for word, value in CARDINALS.items()}
 _SPELT = re.compile(r"(?<![\w-])(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)(?= [a-z])(?!-)")
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from branchwise.config import RephraseConfig
+from branchwise.config_rephrase import RephraseConfig
 from branchwise.data.load import Rows
 from branchwise.errors import ConfigError
 from branchwise.rephrase.cost import Prices

@@ -22,7 +22,10 @@ _NAMES = {
 }  # fmt: skip
 _UNIT = {word: unit for unit, words in _NAMES.items() for word in words.split()}
 _WORD = re.compile(r"[$€£¢°]|(?<![A-Za-z])[A-Za-z]+")
-_AMOUNT = re.compile(r"[$€£]\s?(?=[\d.])|(?<=\d)\s?[°¢]|(?:\d|\bone|\btwo|\bthree|\bfour|\bfive|\bsix|\bseven|\beight|\bnine|\bten)[\s-]{1,2}(?:square |cubic )?([A-Za-z]+)")  # fmt: skip
+_AMOUNT = re.compile(
+    r"[$€£]\s?(?=[\d.])|(?<=\d)\s?[°¢]"
+    r"|(?:\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten))[\s-]{1,2}(?:square |cubic )?([A-Za-z]+)"
+)
 _KINDRED = ({"hour", "minute"}, {"cent", "$"})
 """Told in each other: half an hour, 30 minutes. Whether the amount is right is for the numbers to say."""
 

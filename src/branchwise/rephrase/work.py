@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from branchwise.config import RephraseConfig
+from branchwise.config_rephrase import RephraseConfig
 from branchwise.errors import ConfigError
 from branchwise.rephrase.checks import CHECKS, Candidate, rejection
 from branchwise.rephrase.exchange import Exchange

@@ -8,9 +8,11 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from branchwise.config import Config, ConfigError, Source
+from branchwise.data.load import load_rows
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.plugins import load_function
+from branchwise.rephrase.estimate import estimate
 from branchwise.rewards.run import RewardRunner
 
 
@@ -28,7 +30,9 @@ def dry_run(config: Config) -> Iterator[str]:
         load_function(c.algorithm.advantage)
     if c.data.train is None:
         raise ConfigError("data.train: missing; name a file, a dataset id or reasoning_gym:TASK")
-    yield from _data(c.data.train, c, renderer, rewards, c.tree.rephrasings, "data.train")
+    if c.rephrase:
+        yield from estimate(load_rows(c.data.train), c.tree.rephrasings, c.rephrase)
+    yield from _data(c.data.train, c, renderer, rewards, 0 if c.rephrase else c.tree.rephrasings, "data.train")
     if c.data.eval:
         yield from _data(c.data.eval, c, renderer, rewards, 0, "data.eval")
     yield f"rewards: {', '.join(reward.function for reward in c.rewards)}"

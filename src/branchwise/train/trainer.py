@@ -146,6 +146,10 @@ class Trainer:
             if key == "data.train":
                 raise ConfigError("data.train: missing; name a file, a dataset id or reasoning_gym:TASK")
             return []
+        if key == "data.train" and self.config.rephrase:
+            from branchwise.rephrase.training import rephrased
+
+            data = rephrased(self, data)
         questions, report = load_questions(data, self.config.data, self.renderer, rephrasings)
         self.rewards.check({column for question in questions for column in question.columns})
         self.notes.append(f"{key}: {report}")
