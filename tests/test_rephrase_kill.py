@@ -18,7 +18,7 @@ KILLS, QUESTIONS = 20, 200
 def behave(seen, number):
     """One reply to each prompt and seed; some of the first ones are spoiled, so that others are asked for."""
     question = seen.question
-    if seen.body["seed"] < 1000 and hash(question.split()[2]) % 2 and "7 jars" in question:
+    if seen.body["seed"] < 1000 and "7 jars" in question:
         question = question.replace("7 jars", "6 jars")
     return Answer(text=f"In a store, {question[0].lower()}{question[1:]}", delay=0.03)
 
@@ -75,13 +75,11 @@ def test_twenty_kills_change_nothing_and_cost_what_was_in_flight(data, tmp_path)
         needed = len(server.seen)
     draw = random.Random(5)
     with ChatServer(behave) as server:
-        for kill in range(KILLS):
+        for moment in sorted(draw.sample(range(needed - 8), KILLS)):
             before, number = stored(outs[1]), len(server.seen)
             process = subprocess.Popen(command(data, outs[1], server), stdout=subprocess.DEVNULL)
-            share = (needed - len(before)) / (KILLS - kill)
-            assert kill_when(process, server, number + draw.uniform(0, 2 * share), draw.uniform(0, 0.04))
-            assert not asked(server.seen[number:]) & before
-            assert not outs[1].exists()
+            assert kill_when(process, server, number + max(0, moment - len(before)), draw.uniform(0, 0.04))
+            assert not asked(server.seen[number:]) & before and not outs[1].exists()
         before, number = stored(outs[1]), len(server.seen)
         subprocess.run(command(data, outs[1], server), check=True, capture_output=True)
         assert not asked(server.seen[number:]) & before
