@@ -14,7 +14,10 @@ from branchwise.rephrase.local import of_engine
 from branchwise.rephrase.writer import Order, Settings
 
 ROWS = [
-    {"question": f"Ann has {a} red apples. Ben buys {b} green pears. How many fruits do they have?", "answer": str(a + b)}
+    {
+        "question": f"Ann has {a} red apples. Ben buys {b} green pears. How many fruits do they have?",
+        "answer": str(a + b),
+    }
     for a, b in ((13, 24), (31, 42), (25, 27), (15, 21))
 ]
 EMPTY = {"question": "13+24=?", "answer": "37"}
@@ -93,7 +96,9 @@ def test_an_endpoint_that_stops_the_work_stops_the_run_and_the_next_goes_on(mode
         return Answer(text=f"At home, {seen.question[0].lower()}{seen.question[1:]}")
 
     spent = [limit("1", code="insufficient_quota")]
-    with ChatServer(lambda seen, number: spent[0] if spent and "31" in seen.question else sound(seen, number)) as server:
+    with ChatServer(
+        lambda seen, number: spent[0] if spent and "31" in seen.question else sound(seen, number)
+    ) as server:
         config = settings(tmp_path, writer="openai:tiny", base_url=server.url, concurrency=1)
         config["tree"]["rephrasings"] = 1
         with pytest.raises(WorkStopped, match="quota"):

@@ -17,6 +17,8 @@ _LAYOUT = re.compile(
 )
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _LETTER = re.compile(r"(?<![A-Za-z\\'’])[A-Za-z](?![A-Za-z'’])")
+_LABEL = re.compile(r"\([A-J]\)|^\s*[A-J][.):]\s", re.MULTILINE)
+"""Of an option to choose from."""
 _PROSE_LETTERS = frozenset("aAIsStTdm")
 """Single letters that English itself uses, alone or after an apostrophe."""
 _MADE_BY_LAYOUT = frozenset({
@@ -78,7 +80,7 @@ def variables(text: str) -> set[str]:
     """Letters that stand alone, in formulas or in prose (there without a, A and I, which are words)."""
     inside = [_COMMAND.sub(" ", _TEXT.sub(" ", formula)) for formula in formulas(text)]
     letters = {c for formula in inside for run in re.findall(r"[A-Za-z]+", formula) for c in run if len(run) < 4}
-    prose = _COMMAND.sub(" ", _MATH.sub(" ", _without_prices(text)))
+    prose = _LABEL.sub(" ", _COMMAND.sub(" ", _MATH.sub(" ", _without_prices(text))))
     return letters | (set(_LETTER.findall(prose)) - _PROSE_LETTERS)
 
 
