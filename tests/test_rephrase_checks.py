@@ -71,7 +71,7 @@ PAIRS = [
      None),
     ("A pen costs $3. What do 4 cost?", "What do 4 pens cost at $3 each? The answer is 12.", "12", "answer"),
     ("A pen costs $3. What do 4 cost?", "What do 4 pens cost at $3 each? (12)", "12", "answer"),
-    ("Ann has 5 pens, Ben 10. How many more has Ben?", "Ben has 10 pens, Ann 5. How many more has Ben? 5", "5", "answer"),
+    ("Ann has 5 pens, Ben 10. How many more has Ben?", "Ben has 10 pens, Ann 5. How many more? 5", "5", "answer"),
     ("Ann has 5 pens, Ben 10. How many more has Ben?", "Ben has 10 pens and Ann 5. How many more has he?", "5", None),
     ("Simplify $x+x$ with $x>0$.", "With $x>0$, what is the simple form of $x+x$, that is $2x$?", "$2x$", "answer"),
     ("Find the larger of 3 and 4.", "Here is the rephrased question: Which is larger, 3 or 4?", "4", "scaffold"),
@@ -81,26 +81,26 @@ PAIRS = [
     ("Find the larger of 3 and 4.", "Let's think: which of 3 and 4 is larger?", "4", "answer"),
     ("Find the larger of 3 and 4.", "Which is the larger number: 3 or 4?", "4", None),
     ("Find the sum of the roots of $x^2-3x+2=0$.", "What do the roots of $x^2-3x+2=0$ add up to?", "3", None),
-    ("Find the sum of the roots of $x^2-3x+2=0$.", "What do the roots of $x^2+3x+2=0$ add up to, if added?", "3", "latex"),
+    ("Find the sum of the roots of $x^2-3x+2=0$.", "What do the roots of $x^2+3x+2=0$ add up to?", "3", "latex"),
     ("Find the sum of the roots of $x^2-3x+2=0$.", "What do the roots of $y^2-3y+2=0$ add up to?", "3", "variables"),
     ("Find $\\frac{3}{5}\\times 10$.", "What is $\\frac{3}{5}\\times 10$ equal to?", "6", None),
     ("Find $\\frac{3}{5}\\times 10$.", "What is $\x0crac{3}{5}\\times 10$ equal to?", "6", "control"),
     ("Find $\\frac{3}{5}\\times 10$.", "What is $\\frac{3}{5}+10$ equal to?", "6", "latex"),
     ("Find $\\dfrac{1}{2} + x$ for $x = 3$.", "Let $x=3$. What is $\\frac12+x$?", "3.5", None),
     ("Is $x \\le 3$ if $x = 2$?", "Given $x=2$, is $x \\leq 3$?", "yes", None),
-    ("A cake is cut in 8. Eat 3. Give what is left as a common fraction.", "From a cake of 8 parts 3 are eaten. Say what "
-     "is left of the cake.", "5/8", "form"),
+    ("A cake is cut in 8. Eat 3. Give what is left as a common fraction.", "3 of a cake's 8 parts are eaten. Say what "
+     "is left.", "5/8", "form"),
     ("How many hours, to the nearest tenth, are 100 minutes?", "Turn 100 minutes into hours.", "1.7", "form"),
     ("Which is even? (A) 3 (B) 4", "Which number is even? (A) 3", "B", "numbers"),
     ("Which word is a color? (A) red (B) run", "Which of these words is a color? Red or run?", "A", "form"),
-    ("Ann has 3 red pens and Ben has 4 blue ones. How many do they have?", "Ann has 3 red pens, and Ben has 4 blue ones.",
+    ("Ann has 3 red pens and Ben has 4 blue ones. How many do they have?", "Ann has 3 red pens, Ben has 4 blue ones.",
      "7", "form"),
-    ("How many apples are there if each of the 3 boxes has 4 of them?", "Wie viele Äpfel sind das, wenn jede der 3 Kisten "
-     "4 davon hat und nicht mehr?", "12", "language"),
+    ("How many apples are there if each of the 3 boxes has 4 of them?", "Wie viele Äpfel sind das, wenn jede der 3 "
+     "Kisten 4 davon hat und nicht mehr?", "12", "language"),
     ("How many apples are there in 3 boxes?", "3 个盒子里有多少个苹果？请计算并给出结果。", "12", "language"),
     ("Anna buys 3 apples.", "Anna buys 3 apples. " + "It is a fine day in town. " * 12, "3", "length"),
-    ("Find the least common multiple of all positive integers whose decimal digits are distinct prime numbers.",
-     "What color do the least patient people prefer for a garden fence, and why is it so?", "12", "topic"),
+    ("Find the sum of all positive integers whose digits are distinct prime numbers.",
+     "What color do patient people prefer for a garden fence, and why is it so?", "12", "topic"),
     ("Tom has 7 pens.", "...", "7", "empty"),
 ]  # fmt: skip
 

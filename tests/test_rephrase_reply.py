@@ -19,11 +19,14 @@ def read(content, finish="stop", original=ORIGINAL):
     [
         (r'{"question": "Find $\frac{3}{5}\times 10$"}', r"Find $\frac{3}{5}\times 10$"),
         (r'{"question": "Find $\\frac{3}{5}\\times 10$"}', r"Find $\frac{3}{5}\times 10$"),
-        (r'{"question": "Let $\theta, \nu, \beta, \rho$ be.\nFind \"it\""}', 'Let $\\theta, \\nu, \\beta, \\rho$ be.\nFind "it"'),
+        (r'{"question": "Let $\theta, \nu, \beta, \rho$ be.\nFind \"it\""}',
+         'Let $\\theta, \\nu, \\beta, \\rho$ be.\nFind "it"'),
         ('Sure:\n```json\n{"question": "Find $\\frac{3}{5}\\times 10$"}\n```', r"Find $\frac{3}{5}\times 10$"),
-        (r'{"question": "\\begin{pmatrix}1 & 2 \\\\ 3 & 4\\end{pmatrix}"}', r"\begin{pmatrix}1 & 2 \\ 3 & 4\end{pmatrix}"),
+        (r'{"question": "\\begin{pmatrix}1 & 2 \\\\ 3 & 4\\end{pmatrix}"}',
+         r"\begin{pmatrix}1 & 2 \\ 3 & 4\end{pmatrix}"),
         (r'{"question": "\begin{pmatrix}1 & 2 \\ 3 & 4\end{pmatrix}"}', r"\begin{pmatrix}1 & 2 \\ 3 & 4\end{pmatrix}"),
-        (r'{"question": "\begin{pmatrix}1 & x \\\\ y & 4\end{pmatrix}"}', r"\begin{pmatrix}1 & x \\ y & 4\end{pmatrix}"),
+        (r'{"question": "\begin{pmatrix}1 & x \\\\ y & 4\end{pmatrix}"}',
+         r"\begin{pmatrix}1 & x \\ y & 4\end{pmatrix}"),
         (r'{"question": "cost \$5 or 5\% in \( x \)\n\nthen"}', "cost \\$5 or 5\\% in \\( x \\)\n\nthen"),
         ('{"question": "caf\\u00e9 \\u2264 \\ud83d\\ude00"}', "café ≤ 😀"),
         ('Find $\x0crac{3}{5}\times 10$', r"Find $\frac{3}{5}\times 10$"),  # decoded on the way: form feed and tab

@@ -15,7 +15,7 @@ from branchwise.rephrase.writer import Order, Settings
 
 ROWS = [
     {
-        "question": f"Ann has {a} red apples. Ben buys {b} green pears. How many fruits do they have?",
+        "question": f"Ann has {a} red apples. Ben buys {b} green pears. How many are they?",
         "answer": str(a + b),
     }
     for a, b in ((13, 24), (31, 42), (25, 27), (15, 21))
@@ -134,3 +134,26 @@ def test_a_dry_run_tells_what_the_rephrasings_would_cost(model, tmp_path):
     lines = list(dry_run(load_config(values)))
     assert any("openai:gpt-4-turbo: 8 requests" in line and "$" in line for line in lines)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writer", ["policy", "rules"])
+def test_smollm2_trains_three_steps_on_what_it_or_the_rules_wrote(smollm2, shared_data, tmp_path, writer):
+    examples = [{"question": "Ann has 3 apples and buys 4. How many has she?", "response": "<think>3 + 4 = 7</think>7"}]
+    config = {
+        "preset": "ta-grpo",
+        "data": {"train": {"path": str(shared_data / "svamp.jsonl"), "limit": 8}, "examples": examples},
+        "rephrase": {"writer": writer, "max_tokens": 64, "temperature": 0.7, "attempts": 2},
+        "tree": {"thoughts": 2, "rephrasings": 2},
+        "sampling": {"temperature": 0.6, "max_thought_tokens": 24, "max_answer_tokens": 8},
+        "train": {"steps": 3, "questions": 2, "output_dir": str(tmp_path)},
+    }
+    trainer = Trainer(smollm2, config=config)
+    sizes = {question.id: len(question.phrasings) for question in trainer.questions}
+    assert len(sizes) == 8 and (set(sizes.values()) == {3} if writer == "rules" else sum(sizes.values()) > 8)
+    trainer.train()
+    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert len(metrics) == 3
+    for tree in trees(tmp_path):
+        prompts = [node["text"] for node in tree["nodes"] if node["kind"] == "phrasing"]
+        assert len(prompts) == len(set(prompts)) == sizes[tree["question"]["id"]]

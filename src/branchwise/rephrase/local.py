@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from branchwise.config import Config
+from branchwise.config import Config, ConfigError
 from branchwise.data.prompt import Renderer
 from branchwise.rephrase.writer import GaveUp, Order, Reply
 from branchwise.rollout.engine import Engine, Limb, Sampling
@@ -100,14 +100,22 @@ def of_engine(name: str, engine: Engine, tokenizer: Any, chat_template_kwargs: d
 
 
 def load_local(name: str, chat_template_kwargs: dict[str, Any]) -> LocalWriter:
-    """Load `local:MODEL` as a policy is loaded, and put an engine on it."""
+    """Load `local:MODEL` as a policy is loaded, and put an engine on it.
+
+    Raises:
+        ConfigError: there is no such model, or the engine cannot sample with it.
+    """
     import torch
 
     from branchwise.policy.load import load_policy
     from branchwise.rollout.transformers import TransformersEngine
 
     dtype = "bfloat16" if torch.cuda.is_available() else "auto"
-    policy = load_policy(Config.model_validate({"model": {"path": name.partition(":")[2], "dtype": dtype}}))
+    config = Config.model_validate({"model": {"path": name.partition(":")[2], "dtype": dtype}})
+    try:
+        policy = load_policy(config)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"rephrase.writer: no model at {name!r}: {str(error).splitlines()[0]}") from None
     tokenizer = getattr(policy.processing_class, "tokenizer", policy.processing_class)
     engine = TransformersEngine(policy.model, tokenizer, dtype=policy.precision, device=policy.device, max_rows=BATCH)
     return of_engine(name, engine, tokenizer, chat_template_kwargs)
