@@ -39,6 +39,8 @@ def readings(text):
         ("three dozen, half a dozen, 1 1/2 dozen", [36, 6, 18]),
         ("1/0 and 20th", [20]),
         ("x_1 + x^2", [1, 2]),
+        ("from -5 to 4 degrees, negative 5, (-3, 2)", [-5, 4, -5, -3, 2]),
+        ("x - 3, 8 minus 5, a 2-by-4 board", [3, 8, 5, 2, 4]),
         ("no number at all", []),
     ],
 )

@@ -151,6 +151,39 @@ def test_a_question_that_the_server_refuses_is_left_and_the_others_go_on(store):
     assert "too long" in next(iter(result.tally.given_up)) and len(server.seen) == 3
 
 
+def test_requests_that_are_all_refused_stop_the_work_soon(store):
+    with ChatServer(lambda seen, number: Answer(400, raw='{"error": {"message": "no max_tokens"}}')) as server:
+        result = ask(server, store, count=30, concurrency=1)
+    assert "no max_tokens" in result.stopped and len(server.seen) == 3
+
+
+def test_a_limit_that_lets_others_through_does_not_use_up_tries(store):
+    """Three places in eight at a time: each request is refused oftener than `retries` allows in a row."""
+    import threading
+
+    places, lock = [0], threading.Lock()
+
+    def behave(seen, number):
+        with lock:
+            places[0] += 1
+            if places[0] % 3:
+                return limit("0.05")
+        return sound(seen)
+
+    with ChatServer(behave) as server:
+        result = ask(server, store, count=20, concurrency=8, retries=2)
+    assert result.tally.accepted == 20 and len(server.seen) > 40
+
+
+def test_tokens_are_estimated_where_the_server_counts_none(store):
+    def behave(seen, number):
+        message = {"role": "assistant", "content": sound(seen).text}
+        return Answer(raw=json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}))
+
+    with ChatServer(behave) as server:
+        assert 100 < ask(server, store).tokens < 300
+
+
 def test_a_dead_host_stops_the_work_with_its_address(store):
     with ChatServer(sound) as server:
         pass

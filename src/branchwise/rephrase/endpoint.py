@@ -11,6 +11,7 @@ from typing import Any
 
 from branchwise.config_rephrase import RephraseConfig
 from branchwise.errors import ConfigError
+from branchwise.rephrase.cost import count_tokens
 from branchwise.rephrase.throttle import Throttle
 from branchwise.rephrase.trouble import Trouble, of_body, of_status
 from branchwise.rephrase.writer import GaveUp, Order, Reply, Stopped
@@ -56,27 +57,33 @@ class Endpoint:
         )
         self.random = Random()  # of waiting times alone: what is written does not depend on it
         self.throttle = Throttle(config.concurrency, self.random)
+        self.replies = 0
         self.given_up = 0
         """In a row, without a reply between."""
 
     async def ask(self, order: Order, admit: Callable[[], None]) -> Reply:
-        for attempt in range(self.config.retries + 1):
+        tries = 0
+        while tries <= self.config.retries:
+            replies = self.replies
             sent, outcome = await self._enter_and_send(order, admit)
             if isinstance(outcome, Reply):
-                self.given_up = 0
+                self.given_up, self.replies = 0, self.replies + 1
                 return outcome
-            trouble, wait = outcome, self._wait(outcome, attempt)
-            if trouble.way == "leave" or attempt == self.config.retries:
+            trouble, wait = outcome, self._wait(outcome, tries)
+            # a limit that lets others through is no failure of this request
+            tries += not (trouble.limited and self.replies > replies)
+            if trouble.way == "leave" or tries > self.config.retries:
                 break
             if trouble.limited:
                 self.throttle.limited(wait, sent)
             else:
                 await self.throttle.pause(wait)
-        self.given_up += 1
-        tries = f" after {attempt + 1} tries" if attempt else ""
+        # a question that is refused tells nothing of others, once any was answered
+        self.given_up += trouble.way != "leave" or self.replies == 0
+        often = f" after {tries} tries" if tries > 1 else ""
         if self.given_up >= GIVEN_UP_IN_A_ROW:
-            raise Stopped(f"{self.given_up} requests in a row brought no reply{tries}; the last: {trouble.reason}")
-        raise GaveUp(f"given up{tries}: {trouble.reason}")
+            raise Stopped(f"{self.given_up} requests in a row brought no reply{often}; the last: {trouble.reason}")
+        raise GaveUp(f"given up{often}: {trouble.reason}")
 
     async def _enter_and_send(self, order: Order, admit: Callable[[], None]) -> tuple[float, Reply | Trouble]:
         """When the request was sent (monotonic seconds), and what came of it."""
@@ -97,7 +104,7 @@ class Endpoint:
         """
         if trouble.way == "stop":
             raise Stopped(trouble.reason)
-        if trouble.wait is None:
+        if not trouble.wait:
             return min(LONGEST_BACKOFF, self.backoff * 2**attempt) * self.random.uniform(0.75, 1.25)
         if trouble.wait > self.config.max_wait:
             raise Stopped(
@@ -117,7 +124,7 @@ class Endpoint:
                 messages=[{"role": "user", "content": order.prompt}],
                 extra_body={**fields, **s.request},
             )
-            return read_completion(raw.text)
+            return read_completion(raw.text, order.prompt)
         except openai.APIStatusError as error:
             return of_status(error.status_code, error.body, error.response.headers.get("retry-after"))
         except openai.APITimeoutError:
@@ -132,8 +139,11 @@ class Endpoint:
         await self.client.close()
 
 
-def read_completion(body: str) -> Reply | Trouble:
-    """The reply in a chat completion's body; what is wrong with it where there is none."""
+def read_completion(body: str, prompt: str = "") -> Reply | Trouble:
+    """The reply in a chat completion's body; what is wrong with it where there is none.
+
+    A server that counts no tokens has them estimated, so that budgets hold.
+    """
     try:
         parsed: Any = json.loads(body)
         choice = parsed["choices"][0]
@@ -144,8 +154,10 @@ def read_completion(body: str) -> Reply | Trouble:
     if not isinstance(content, str | None):
         return of_body(parsed)
     usage = parsed.get("usage") or {}
-    tokens = (int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0))
-    return Reply(content or refusal, choice.get("finish_reason"), *tokens, str(parsed.get("model") or ""))
+    text = content or refusal
+    asked = usage.get("prompt_tokens") or count_tokens(prompt)
+    replied = usage.get("completion_tokens") or count_tokens(text or "")
+    return Reply(text, choice.get("finish_reason"), int(asked), int(replied), str(parsed.get("model") or ""))
 
 
 def _parsed_or_text(body: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,6 +78,10 @@ class Exchange:
             self.tokens[order.model, "in"] += reply.prompt_tokens
             self.tokens[order.model, "out"] += reply.reply_tokens
             return reply
+        except sqlite3.Error as error:  # a full disk, above all
+            stopped = Stopped(f"{self.store.path} cannot be written: {error}")
+            await self.stop(stopped)
+            raise stopped from error
         except Stopped as stopped:
             await self.stop(stopped)
             raise

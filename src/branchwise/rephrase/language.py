@@ -46,4 +46,6 @@ def _script(letter: str) -> str:
 def stems(text: str) -> set[str]:
     """Beginnings of the words that carry a text's content, names among them."""
     words = re.findall(r"[^\W\d_]{3,}", re.sub(r"\\[A-Za-z]+", " ", text).casefold())
-    return {word[:5] for word in words if word not in _STOPPED}
+    unspaced = [word for word in words if word[0] >= "\u2e80"]  # Chinese and kin, where pairs of signs stand for words
+    pairs = {word[i : i + 2] for word in unspaced for i in range(len(word) - 1)}
+    return pairs | {word[:5] for word in words if word not in _STOPPED and word[0] < "\u2e80"}

@@ -39,6 +39,9 @@ _TOKEN = re.compile(
     re.IGNORECASE,
 )
 
+_NEGATIVE = re.compile(r"(?:\A|[A-Za-z]{2}\s|[(,]\s?)-\s?\Z|\bnegative\s\Z", re.IGNORECASE)
+"""What stands before a number below zero; a minus after a number or a variable subtracts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
@@ -84,7 +87,8 @@ def _tokens(text: str) -> Iterator[_Token]:
         if top and int(bottom):
             yield _Token("fraction", Fraction(int(top), int(bottom)), match[0], glued)
         elif match["number"]:
-            value = Fraction(match["number"].replace(",", ""))
+            sign = -1 if _NEGATIVE.search(text[max(0, match.start() - 20) : match.start()]) else 1
+            value = sign * Fraction(match["number"].replace(",", ""))
             yield _Token("ordinal" if match["suffix"] else "number", value, match[0], glued)
         elif match["percent"]:
             yield _Token("percent", Fraction(1, 100), match[0], glued)

@@ -71,7 +71,7 @@ def rephrase(
     if config.budget_cost is not None:
         for name in names:
             prices.need(name)
-    if config.base_url is None and config.writer == "rules" and (config.judge or config.solver) == "rules":
+    if "rules" in (config.judge, config.solver):
         raise ConfigError("rephrase.judge, rephrase.solver: rules can neither judge nor solve; name a model")
     writers = [make_writer(name, config, policy) for name in names]
     return _in_a_loop(lambda: _work(found, without, n, config, Store(store), writers, prices, progress))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +27,7 @@ class PromptFile:
 
     def fill(self, **parts: str) -> str:
         """The text with `{question}` and its like replaced; other braces stand."""
-        text = self.text
-        for key, value in parts.items():
-            text = text.replace("{" + key + "}", value)
-        return text
+        return re.sub(r"\{(\w+)\}", lambda match: parts.get(match[1], match[0]), self.text)
 
 
 def load_prompt(name: str, folder: str | None = None) -> PromptFile:
