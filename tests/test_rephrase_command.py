@@ -1,8 +1,10 @@
 """`branchwise rephrase` as a user meets it."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -168,3 +170,18 @@ def test_a_key_in_the_environment_is_sent_and_never_stored(data, tmp_path, monke
     assert server.seen
     for file in tmp_path.iterdir():
         assert b"sk-secret" not in file.read_bytes()
+
+
+def test_an_interrupt_lets_replies_under_way_arrive(data, tmp_path):
+    slow = ChatServer(lambda seen, number: Answer(text=f"{seen.question} Say it in one number.", delay=1.0))
+    with slow as server:
+        arguments = ("--out", tmp_path / "o.jsonl", "-n", "1", "--writer", "openai:tiny", "--base-url", server.url)
+        command = [BRANCHWISE, "rephrase", data, *arguments, "--concurrency", "2"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while len(server.seen) < 2:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+        assert process.returncode == 1 and "interrupted" in told and len(server.seen) == 2
+        assert "2 replies found" in branchwise(data, *arguments).stdout
+    assert len(server.seen) == 3
