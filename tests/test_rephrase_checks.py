@@ -80,6 +80,7 @@ PAIRS = [
     ("Find the larger of 3 and 4.", "Sure! Which one is larger, 3 or 4?", "4", "scaffold"),
     ("Find the larger of 3 and 4.", "I'm sorry, but I can't help with 3 and 4.", "4", "scaffold"),
     ("Find the larger of 3 and 4.", "<think>3 < 4</think> Which of 3 and 4 is larger?", "4", "scaffold"),
+    ("Find the larger of 3 and 4.", "Which of 3 and 4 is larger?\n\n**Note:** I changed the verb.", "4", "scaffold"),
     ("Find the larger of 3 and 4.", "Let's think: which of 3 and 4 is larger?", "4", "answer"),
     ("Find the larger of 3 and 4.", "Which is the larger number: 3 or 4?", "4", None),
     ("Find the sum of the roots of $x^2-3x+2=0$.", "What do the roots of $x^2-3x+2=0$ add up to?", "3", None),

@@ -85,7 +85,7 @@ _SCAFFOLD = {
     "a thought": r"</?(?:think|thinking|thought|reasoning|analysis|scratchpad)>"
     r"|\A\W*(?:thought process|reasoning)\s*:",
     "scaffold": r"```|<\|[\w ]+\|>|\[/?INST\]|</?(?:question|rephras\w*|problem|answer|output)>"
-    r"|\{\{?(?:question|text)\}\}?|\A\s*[{\[]\s*\"|\A\W*(?:user|assistant|system)\s*:",
+    r"|\n\W*(?:notes?|changes|explanation|rationale)\b[^:\n]{0,30}:|\{\{?(?:question|text)\}\}?|\A\s*[{\[]\s*\"|\A\W*(?:user|assistant|system)\s*:",
 }
 
 
