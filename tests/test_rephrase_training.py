@@ -138,22 +138,28 @@ def test_a_dry_run_tells_what_the_rephrasings_would_cost(model, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("writer", ["policy", "rules"])
-def test_smollm2_trains_three_steps_on_what_it_or_the_rules_wrote(smollm2, shared_data, tmp_path, writer):
-    examples = [{"question": "Ann has 3 apples and buys 4. How many has she?", "response": "<think>3 + 4 = 7</think>7"}]
+def test_smollm2_trains_three_steps_on_what_it_or_the_rules_wrote(smollm2, tmp_path, writer):
+    """A model this small answers questions whatever it is asked to do with them; it can only put a word before them."""
+    (tmp_path / "wording.txt").write_text('Repeat the following sentence, beginning with "Please": {question}')
+    lines = (Path(__file__).parents[1] / "recipes" / "quickstart" / "train.jsonl").read_text().splitlines()[:8]
+    rows = [{key: json.loads(line)[key] for key in ("question", "answer")} for line in lines]
     config = {
         "preset": "ta-grpo",
-        "data": {"train": {"path": str(shared_data / "svamp.jsonl"), "limit": 8}, "examples": examples},
-        "rephrase": {"writer": writer, "max_tokens": 64, "temperature": 0.7, "attempts": 2},
+        "data": {"examples": [{"question": "Calculate 3 + 4.", "response": "<think>3 + 4 = 7</think>\\boxed{7}"}]},
+        "rephrase": {
+            "writer": writer, "kinds": ["wording"], "prompts": str(tmp_path), "max_tokens": 40, "temperature": 0.4,
+        },
         "tree": {"thoughts": 2, "rephrasings": 2},
         "sampling": {"temperature": 0.6, "max_thought_tokens": 24, "max_answer_tokens": 8},
-        "train": {"steps": 3, "questions": 2, "output_dir": str(tmp_path)},
-    }
-    trainer = Trainer(smollm2, config=config)
+        "train": {"steps": 3, "questions": 2, "output_dir": str(tmp_path / "run")},
+    }  # fmt: skip
+    trainer = Trainer(smollm2, train_dataset=rows, config=config)
     sizes = {question.id: len(question.phrasings) for question in trainer.questions}
     assert len(sizes) == 8 and (set(sizes.values()) == {3} if writer == "rules" else sum(sizes.values()) > 8)
     trainer.train()
-    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert len(metrics) == 3
-    for tree in trees(tmp_path):
+    for tree in trees(tmp_path / "run"):
         prompts = [node["text"] for node in tree["nodes"] if node["kind"] == "phrasing"]
         assert len(prompts) == len(set(prompts)) == sizes[tree["question"]["id"]]
+    print(sorted(sizes.values()), *trainer.notes, sep="\n")
