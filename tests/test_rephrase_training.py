@@ -162,4 +162,3 @@ def test_smollm2_trains_three_steps_on_what_it_or_the_rules_wrote(smollm2, tmp_p
     for tree in trees(tmp_path / "run"):
         prompts = [node["text"] for node in tree["nodes"] if node["kind"] == "phrasing"]
         assert len(prompts) == len(set(prompts)) == sizes[tree["question"]["id"]]
-    print(sorted(sizes.values()), *trainer.notes, sep="\n")
