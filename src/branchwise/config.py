@@ -119,10 +119,9 @@ class SamplingConfig(Section):
     max_answer_tokens: int = Field(512, ge=1)
     """Without a marker a response may have the sum of both."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type the in-process engine samples in; auto: the training precision. Another than the policy's shows as
-    mismatch."""
+    """Type the engine samples in; auto: the training precision. Another than the policy's shows as mismatch."""
     max_rows: int = Field(256, ge=1)
-    """The most sequences the in-process engine decodes at once."""
+    """The most sequences an engine decodes at once."""
     kv_memory_gb: float | None = Field(None, gt=0)
     """The most that their keys and values may take. Default: a third of the memory that is free when training starts,
     which is then written to the resolved config, for it shapes batches and so rounding."""
@@ -194,6 +193,9 @@ class TrainConfig(Section):
     """Tree tokens forwarded at once; bounds memory, changes no result. Default: 4096 on a CPU, else 16384."""
     logit_chunk: int = Field(1024, ge=1)
     """Scored positions whose logits exist at once."""
+    async_depth: int = Field(0, ge=0)
+    """Batches that may be sampled ahead, while the policy updates; 0 is exact. Trees are then up to so many steps stale,
+    which algorithm.correction weighs. Needs engine: vllm_server."""
     seed: int = 0
     save_every: int = Field(0, ge=0)
     """Steps between checkpoints; 0: only the final model."""
@@ -210,6 +212,54 @@ class EvalConfig(Section):
     """Default: the training temperature. 0 is greedy."""
 
 
+class TransformersConfig(Section):
+    """In-process, on any machine: the embedded default."""
+
+    kind: Literal["transformers"] = "transformers"
+
+
+class VllmConfig(Section):
+    """vLLM in the trainer's process (`pip install 'branchwise[vllm]'`)."""
+
+    kind: Literal["vllm"] = "vllm"
+    lora: Literal["adapter", "merge"] = "adapter"
+    """A LoRA policy beside vLLM's base weights, exact in any precision; or merged into them: quicker, but small
+    updates are rounded away in low precision."""
+    gpu_memory: float = Field(0.45, gt=0, lt=1)
+    """Share of the GPU's memory for vLLM's weights and cache; they are given up while the policy updates."""
+    cpu_kv_gb: float = Field(4.0, gt=0)
+    """GiB of key-value cache on a CPU."""
+    eager: bool = False
+    """Without graphs and compilation: starts quicker, samples slower."""
+
+
+class VllmServerConfig(Section):
+    """One or several `branchwise serve` processes, here or on other machines."""
+
+    kind: Literal["vllm_server"] = "vllm_server"
+    urls: list[str] = Field(min_length=1)
+    """Such as http://gpu1:8000."""
+    api_key: str | None = None
+    lora: Literal["adapter", "merge"] = "adapter"
+    """As for vllm."""
+    transfer: Literal["auto", "nccl", "file"] = "auto"
+    """How weights get there: from GPU to GPU, or through a folder that all machines see. auto: nccl where the policy
+    and the servers are on GPUs, and weights (not an adapter) are sent."""
+    folder: str | None = None
+    """For weights sent by file; default: `weights` in train.output_dir."""
+    timeout: float = Field(600.0, gt=0)
+    """Seconds a server may take for one request before it is dropped."""
+    patience: float = Field(600.0, ge=0)
+    """Seconds to wait for a server to come back once none is left."""
+
+
+Engine = Annotated[TransformersConfig | VllmConfig | VllmServerConfig, Field(discriminator="kind")]
+
+
+def _engine(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
 class Config(Section):
     preset: str | None = None
     """Start from a preset (`branchwise presets`); every key given here wins over it."""
@@ -221,7 +271,8 @@ class Config(Section):
     algorithm: AlgorithmConfig = AlgorithmConfig()
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
-    engine: Literal["transformers"] = "transformers"
+    engine: Annotated[Engine, BeforeValidator(_engine)] = TransformersConfig()
+    """What samples: `transformers`, `vllm`, or `{kind: vllm_server, urls: [...]}`."""
 
     @property
     def joint(self) -> bool:
@@ -320,7 +371,7 @@ def _merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     for key, value in high.items():
         under = merged.get(key)
         if isinstance(under, str) and isinstance(value, dict):
-            under = {"path": under}  # a source in short
+            under = {"kind" if key == "engine" else "path": under}  # an engine or a source in short
         merged[key] = _merge(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
     return merged
 
