@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -194,8 +194,8 @@ class TrainConfig(Section):
     logit_chunk: int = Field(1024, ge=1)
     """Scored positions whose logits exist at once."""
     async_depth: int = Field(0, ge=0)
-    """Batches that may be sampled ahead, while the policy updates; 0 is exact. Trees are then up to so many steps stale,
-    which algorithm.correction weighs. Needs engine: vllm_server."""
+    """Batches that may be sampled ahead, while the policy updates; 0 is exact. Trees are then up to so many steps
+    stale, which algorithm.correction weighs. Needs engine: vllm_server."""
     seed: int = 0
     save_every: int = Field(0, ge=0)
     """Steps between checkpoints; 0: only the final model."""
@@ -212,13 +212,22 @@ class EvalConfig(Section):
     """Default: the training temperature. 0 is greedy."""
 
 
-class TransformersConfig(Section):
+class EngineSection(Section):
+    overlaps: ClassVar[bool] = False
+    """Whether it can sample while the policy is being updated."""
+    takes_quantized: ClassVar[bool] = False
+    """Whether it can sample from 4-bit weights."""
+
+
+class TransformersConfig(EngineSection):
     """In-process, on any machine: the embedded default."""
+
+    takes_quantized = True
 
     kind: Literal["transformers"] = "transformers"
 
 
-class VllmConfig(Section):
+class VllmConfig(EngineSection):
     """vLLM in the trainer's process (`pip install 'branchwise[vllm]'`)."""
 
     kind: Literal["vllm"] = "vllm"
@@ -233,8 +242,10 @@ class VllmConfig(Section):
     """Without graphs and compilation: starts quicker, samples slower."""
 
 
-class VllmServerConfig(Section):
+class VllmServerConfig(EngineSection):
     """One or several `branchwise serve` processes, here or on other machines."""
+
+    overlaps = True
 
     kind: Literal["vllm_server"] = "vllm_server"
     urls: list[str] = Field(min_length=1)
@@ -384,9 +395,10 @@ def _explain_one(e: Any) -> str:
     import difflib
 
     place = [part for part in e["loc"] if not str(part).startswith("function-")]
+    kind = place.pop(1) if place[0] == "engine" and len(place) > 1 else None
     key = ".".join(str(part) for part in place)
     if e["type"] == "extra_forbidden":
-        known = _known_keys(place[:-1])
+        known = _known_keys(place[:-1], kind)
         close = difflib.get_close_matches(str(place[-1]), known, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
         return f"{key}: unknown key; {remedy}"
@@ -395,7 +407,10 @@ def _explain_one(e: Any) -> str:
     return f"{key}: {e['input']!r} is not possible: {e['msg']}"
 
 
-def _known_keys(place: list[Any]) -> list[str]:
+def _known_keys(place: list[Any], kind: Any) -> list[str]:
+    if place == ["engine"]:
+        sections: tuple[type[EngineSection], ...] = (TransformersConfig, VllmConfig, VllmServerConfig)
+        return sorted(next(s for s in sections if s.model_fields["kind"].default == kind).model_fields)
     section: Any = Config
     for part in place:
         if isinstance(part, int):

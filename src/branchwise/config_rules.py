@@ -56,9 +56,9 @@ def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules 
         )
     if c.model.load_in_4bit and c.model.lora is None:
         yield "model.load_in_4bit: 4-bit weights cannot be trained; add model.lora"
-    if c.model.load_in_4bit and c.engine.kind != "transformers":
+    if c.model.load_in_4bit and not c.engine.takes_quantized:
         yield f"engine: {c.engine.kind!r} cannot take 4-bit weights from the policy; set engine: transformers"
-    if c.train.async_depth and c.engine.kind != "vllm_server":
+    if c.train.async_depth and not c.engine.overlaps:
         yield (
             f"train.async_depth: {c.train.async_depth} samples while the policy updates, which engine: "
             f"{c.engine.kind!r} cannot; set engine: {{kind: vllm_server, urls: [...]}}, or train.async_depth: 0"

@@ -40,10 +40,7 @@ class Sampling:
 
 
 class Engine(Protocol):
-    """Derive from it: what an engine has no use for does nothing."""
-
-    overlaps: bool = False
-    """Whether it can sample in another thread while the policy is being updated (`train.async_depth`)."""
+    """Derive from it: what an engine has no use for does nothing. What it can do, its section of the config says."""
 
     def grow(self, limbs: Sequence[Limb], sampling: Sampling) -> None:
         """Add the thoughts and answers (or responses) of every limb to its tree, in order of k and m."""

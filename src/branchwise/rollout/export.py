@@ -38,7 +38,7 @@ def is_adapted(policy: Any) -> bool:
 
 @torch.no_grad()
 def full_weights(policy: Any, dtype: torch.dtype, rounding: Rounding | None = None) -> dict[str, Tensor]:
-    """Every weight of the policy by its name in a checkpoint, adapters merged; a tied head stands there under both names.
+    """Every weight of the policy by its name in a checkpoint, adapters merged; a tied head stands under both names.
 
     The policy itself stays as it is: a merged weight is a new tensor, computed in float32 and rounded once, to `dtype`.
 

@@ -1,4 +1,4 @@
-"""Trees in two stages, for engines that complete prompts: K thoughts from each prompt, then M answers from each thought.
+"""Trees in two stages, for engines that complete prompts: K thoughts from a prompt, then M answers from each thought.
 
 What a thought is, is decided here alone, by `Marker`; an engine's own stop strings only spare it tokens.
 """
@@ -157,9 +157,7 @@ class Stages:
     def answers(self, completions: Sequence[Completion], sampling: Sampling) -> list[Stretch]:
         return [self._whole("answer", m, completion, sampling) for m, completion in enumerate(completions)]
 
-    def checked(
-        self, request: Request, completions: Sequence[Completion], sampling: Sampling
-    ) -> Sequence[Completion]:
+    def checked(self, request: Request, completions: Sequence[Completion], sampling: Sampling) -> Sequence[Completion]:
         """The completions, if they can be what was asked for.
 
         Raises:

@@ -35,9 +35,7 @@ class Transfer(Protocol):
     def close(self) -> None: ...
 
 
-def make_transfer(
-    policy: Any, settings: VllmServerConfig, folder: str, dtype: torch.dtype, still: bool
-) -> Transfer:
+def make_transfer(policy: Any, settings: VllmServerConfig, folder: str, dtype: torch.dtype, still: bool) -> Transfer:
     """The way that the settings and the machine allow.
 
     Args:
@@ -158,9 +156,7 @@ class NcclTransfer:
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        info = NCCLTrainerInitInfo(
-            master_address=_address_towards(server.url), master_port=port, world_size=size + 1
-        )
+        info = NCCLTrainerInitInfo(master_address=_address_towards(server.url), master_port=port, world_size=size + 1)
         return WeightTransferTrainerFactory.trainer_init(info, client=SyncClient(server), source=weight_source(self))
 
     def close(self) -> None:

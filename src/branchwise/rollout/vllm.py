@@ -249,7 +249,9 @@ def _hold_adapter(worker: Any, tensors: dict[str, torch.Tensor], config: dict[st
 def _completion(output: Any, request: Request) -> Completion:
     ids = list(output.token_ids)
     logprobs = [entry[i].logprob for entry, i in zip(output.logprobs or [], ids)]
-    return Completion(ids, logprobs, output.finish_reason, request.marker is not None and output.stop_reason == request.marker)
+    return Completion(
+        ids, logprobs, output.finish_reason, request.marker is not None and output.stop_reason == request.marker
+    )
 
 
 def _llm_class() -> Any:

@@ -54,8 +54,6 @@ class VllmServers(Engine):
         ConfigError: a server was started in a way that cannot be used.
     """
 
-    overlaps = True
-
     def __init__(
         self,
         policy: Any,

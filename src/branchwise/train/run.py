@@ -11,7 +11,6 @@ import numpy as np
 
 from branchwise.algorithm.objective import means
 from branchwise.evaluate.heldout import HeldOut
-from branchwise.rewards.run import RewardRunner
 from branchwise.rollout.collect import Batch
 from branchwise.train.metrics import Stopwatch, batch_metrics, batch_sums, missing_reasons
 from branchwise.train.progress import Display
@@ -55,8 +54,8 @@ class Run:
         """Log a step: metrics over all processes, every tree, and what needs a warning."""
         seconds = sum(clock.seconds.values())
         sums = self.world.sum(batch_sums(batch))
-        values = batch_metrics(sums) | update_metrics(result) | _logged(self.trainer.rewards)
-        values |= {f"seconds/{stage}": round(s, 4) for stage, s in clock.seconds.items()}
+        values = batch_metrics(sums) | update_metrics(result) | batch.logged | self.trainer.engine.metrics()
+        values |= {f"seconds/{stage}": round(s, 4) for stage, s in (clock.background | clock.seconds).items()}
         values |= {
             "learning_rate": self.trainer.scheduler.get_last_lr()[0],
             "seconds": seconds,
@@ -152,13 +151,6 @@ def update_metrics(result: Update) -> dict[str, float]:
     if result.grad_norms:
         metrics["grad_norm"] = float(np.mean(result.grad_norms))
     return metrics | means(result.stats)
-
-
-def _logged(rewards: RewardRunner) -> dict[str, float]:
-    """Means of what reward functions gave to `log_metric` in this step."""
-    means_by_name = {f"rewards/{name}": float(np.mean(values)) for name, values in rewards.logged.items()}
-    rewards.logged.clear()
-    return means_by_name
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

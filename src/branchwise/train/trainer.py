@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 from transformers import get_scheduler, set_seed
@@ -20,7 +22,8 @@ from branchwise.policy.policy import Policy
 from branchwise.rewards.run import RewardRunner
 from branchwise.rollout.collect import Batch, collect, seedling
 from branchwise.rollout.engine import Limb
-from branchwise.rollout.transformers import TransformersEngine
+from branchwise.rollout.make import make_engine
+from branchwise.train.ahead import Ahead
 from branchwise.train.metrics import Stopwatch
 from branchwise.train.optimizer import make_optimizer
 from branchwise.train.run import Run
@@ -67,14 +70,7 @@ class Trainer:
         self.notes = [_describe(self.policy)]
         """What is worth saying before the first step: how the policy runs, what became of the data's rows."""
         self.tokenizer = getattr(self.policy.processing_class, "tokenizer", self.policy.processing_class)
-        self.engine = TransformersEngine(
-            self.policy.model,
-            self.tokenizer,
-            dtype=self.policy.precision if c.sampling.dtype == "auto" else getattr(torch, c.sampling.dtype),
-            device=self.policy.device,
-            max_rows=c.sampling.max_rows,
-            kv_bytes=1e9 * c.sampling.kv_memory_gb,  # type: ignore[operator]
-        )
+        self.engine = make_engine(c, self.policy)
         self.rewards = RewardRunner.of(reward_funcs, c, self.tokenizer)
         self.renderer = Renderer.of(self.tokenizer, c)
         self.questions = self._load(train_dataset, c.data.train, "data.train", c.tree.rephrasings)
@@ -94,19 +90,23 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """Run all steps; write the run directory; return the summary that summary.json holds."""
         c = self.config
-        with Run(self) as run:
+        depth = c.train.async_depth
+        with Run(self) as run, Ahead(self.collect, c.train.steps, depth) as ahead, closing(self.engine):
             run.evaluated(0, self.evaluate())
             for step in range(1, c.train.steps + 1):
                 clock = Stopwatch()
-                batch = self.collect(step, clock)
+                batch = ahead.take(step, clock)
                 with clock("update"):
+                    self.engine.rest()
                     result = update(self.policy, self.optimizer, self.scheduler, batch.trees, c, self.world)
-                with clock("weights"):
+                with clock("weights"), ahead.paused():
                     self.engine.sync(self.policy.model)
+                ahead.updated(step)
                 run.stepped(step, batch, result, clock)
                 last = step == c.train.steps
                 if last or (c.eval.every and step % c.eval.every == 0):
-                    run.evaluated(step, self.evaluate())
+                    with ahead.paused():
+                        run.evaluated(step, self.evaluate())
                 if last or (c.train.save_every and step % c.train.save_every == 0):
                     run.save(step)
             return run.summary()
@@ -114,13 +114,16 @@ class Trainer:
     def collect(self, step: int, clock: Stopwatch) -> Batch:
         """Sample and reward this process's share of the step's trees."""
         sampling = self.config.sampling_plan()
-        return collect(
+        batch = collect(
             draw=lambda count: [self.seedling(self.questions[i], draw, step) for draw, i in self.stream.take(count)],
             grow=clock.timed("sampling", lambda limbs: self.engine.grow(limbs, sampling)),
             score=clock.timed("rewards", self.rewards.score),
             config=self.config,
             count=self.world.share(self.config.train.questions),
         )
+        batch.logged = {f"rewards/{name}": float(np.mean(values)) for name, values in self.rewards.logged.items()}
+        self.rewards.logged.clear()
+        return batch
 
     def evaluate(self) -> tuple[HeldOut, list[Tree]] | None:
         """Mean reward on the held-out questions, and the trees behind it; None where there are no questions."""
