@@ -10,7 +10,6 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-
 MISMATCH_SHOWN = 0.05
 """Mean |log π − log μ| from which sampler and policy differ by more than rounding in bfloat16 explains."""
 
