@@ -1,5 +1,6 @@
 """Real vLLM servers, started by `branchwise serve`: weights by file and as adapters, killed and stopped in mid-step."""
 
+import contextlib
 import json
 import os
 import signal
@@ -76,14 +77,10 @@ class Serve:
     def close(self):
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            pass
-        try:
+        with contextlib.suppress(ProcessLookupError):
             self.signal(signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.log.close()
 
 

@@ -193,14 +193,14 @@ def test_a_request_that_fails_everywhere_is_given_up(start, engine):
     server = start()
     e = engine(server, patience=60)
     server.faults = ["500"] * 1000
-    with pytest.raises(NoServer, match="a request failed 5 times.*the engine is dead"):
+    with pytest.raises(NoServer, match=r"a request failed 5 times.*the engine is dead"):
         grown(e, count=1)
 
 
 def test_no_server_at_the_start(engine, start):
     gone = start()
     gone.close()
-    with pytest.raises(NoServer, match="no server for 0.3 s"):
+    with pytest.raises(NoServer, match=r"no server for 0\.3 s"):
         engine(gone.url, patience=0.3)
 
 
