@@ -28,10 +28,11 @@ class Server:
         api_key: sent as a bearer token.
         timeout: seconds for a request.
         room: sequences that it is given at once.
+        stop: every id that ends a turn.
     """
 
-    def __init__(self, url: str, api_key: str | None, timeout: float, room: int) -> None:
-        self.url, self.timeout, self.room = url.rstrip("/"), timeout, room
+    def __init__(self, url: str, api_key: str | None, timeout: float, room: int, stop: frozenset[int]) -> None:
+        self.url, self.timeout, self.room, self.stop = url.rstrip("/"), timeout, room, sorted(stop)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         common: dict[str, Any] = {"base_url": self.url, "headers": headers, "timeout": timeout}
@@ -117,7 +118,8 @@ class Server:
         Raises:
             ServerFault: no answer, or one that is none.
         """
-        answer = await self.post("/v1/completions", _body(request, sampling, model or self.model))
+        body = _body(request, sampling) | {"model": model or self.model, "stop_token_ids": self.stop}
+        answer = await self.post("/v1/completions", body)
         try:
             choices = sorted(answer["choices"], key=lambda choice: choice["index"])
             return [_completion(choice, request) for choice in choices]
@@ -136,10 +138,11 @@ class Server:
         self.now.close()
 
 
-def _body(request: Request, sampling: Sampling, model: str) -> dict[str, Any]:
+def _body(request: Request, sampling: Sampling) -> dict[str, Any]:
     stop = {"stop": [request.marker]} if request.marker else {}
     return stop | {
-        "model": model,
+        # `stop_token_ids` is complete, so that no other EOS of the server's choice ends a node
+        "ignore_eos": True,
         "prompt": request.prompt,
         "n": 1 if sampling.temperature == 0 else request.count,
         "seed": request.seed,

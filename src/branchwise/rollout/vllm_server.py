@@ -139,7 +139,7 @@ class VllmServers(Engine):
     async def _open(self, room: int) -> list[Server]:
         self.changed = asyncio.Condition()
         s = self.settings
-        servers = [Server(url, s.api_key, s.timeout, room) for url in s.urls]
+        servers = [Server(url, s.api_key, s.timeout, room, self.stages.stop) for url in s.urls]
         self.watch: asyncio.Task[None] | None = None
         return servers
 

@@ -70,7 +70,6 @@ class Trainer:
         self.notes = [_describe(self.policy)]
         """What is worth saying before the first step: how the policy runs, what became of the data's rows."""
         self.tokenizer = getattr(self.policy.processing_class, "tokenizer", self.policy.processing_class)
-        self.engine = make_engine(c, self.policy)
         self.rewards = RewardRunner.of(reward_funcs, c, self.tokenizer)
         self.renderer = Renderer.of(self.tokenizer, c)
         self.questions = self._load(train_dataset, c.data.train, "data.train", c.tree.rephrasings)
@@ -86,6 +85,7 @@ class Trainer:
             num_warmup_steps=c.train.warmup_steps,
             num_training_steps=c.train.steps * c.train.updates * c.train.epochs,
         )
+        self.engine = make_engine(c, self.policy)
 
     def train(self) -> dict[str, Any]:
         """Run all steps; write the run directory; return the summary that summary.json holds."""
