@@ -15,7 +15,7 @@ def pytest_collection_modifyitems(items):
     if importlib.util.find_spec("vllm") is None:
         absent = pytest.mark.skip(reason="vllm is not installed here; make test-vllm")
         for item in items:
-            if "vllm" in item.keywords:
+            if item.get_closest_marker("vllm"):
                 item.add_marker(absent)
 
 
