@@ -10,7 +10,7 @@ import vllm_cases as cases
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from branchwise import Trainer
-from branchwise.config import VllmConfig
+from branchwise.config_engine import VllmConfig
 from branchwise.rollout.engine import Sampling
 from branchwise.rollout.transformers import TransformersEngine
 

@@ -20,7 +20,7 @@ import vllm_cases as cases
 import yaml
 
 from branchwise import Trainer
-from branchwise.config import VllmServerConfig
+from branchwise.config_engine import VllmServerConfig
 from branchwise.rollout import vllm_server
 from branchwise.rollout.engine import Sampling
 from branchwise.rollout.vllm_server import VllmServers

@@ -10,7 +10,8 @@ import tiny
 import torch
 from fault_server import CONFIG, EOS, FaultServer, completion
 
-from branchwise.config import ConfigError, VllmServerConfig
+from branchwise import ConfigError
+from branchwise.config_engine import VllmServerConfig
 from branchwise.rollout import vllm_server
 from branchwise.rollout.engine import Limb, Sampling
 from branchwise.rollout.vllm_server import NoServer, VllmServers

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
-from branchwise.config import ConfigError, VllmServerConfig
+from branchwise.config_engine import VllmServerConfig
+from branchwise.errors import ConfigError
 from branchwise.rollout import export
 from branchwise.rollout.server import Server, ServerFault
 

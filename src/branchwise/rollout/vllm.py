@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from branchwise.config import ConfigError, VllmConfig
+from branchwise.config_engine import VllmConfig
+from branchwise.errors import ConfigError
 from branchwise.rollout import export
 from branchwise.rollout.engine import Engine, Limb, Sampling
 from branchwise.rollout.stages import Completion, Request, Stages, plant

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from branchwise.config import ConfigError, VllmServerConfig
+from branchwise.config_engine import VllmServerConfig
+from branchwise.errors import ConfigError
 from branchwise.rollout import export
 from branchwise.rollout.engine import Engine, Limb, Sampling
 from branchwise.rollout.server import Server, ServerFault
