@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
-from branchwise.config_engine import Engine, Section, TransformersConfig, VllmConfig, VllmServerConfig, in_short
+from branchwise.config_engine import Engine, TransformersConfig, VllmConfig, VllmServerConfig, in_short
 from branchwise.config_rules import conflicts
 from branchwise.errors import ConfigError
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from branchwise.rollout.engine import Sampling
 
 PRESETS = Path(__file__).parent / "algorithm" / "presets"
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True)
 
 
 class LoraConfig(Section):
@@ -347,7 +351,7 @@ def _explain_one(e: Any) -> str:
 
 def _known_keys(place: list[Any], kind: Any) -> list[str]:
     if place == ["engine"]:
-        sections: tuple[type[Section], ...] = (TransformersConfig, VllmConfig, VllmServerConfig)
+        sections: tuple[type[BaseModel], ...] = (TransformersConfig, VllmConfig, VllmServerConfig)
         return sorted(next(s for s in sections if s.model_fields["kind"].default == kind).model_fields)
     section: Any = Config
     for part in place:

@@ -7,11 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Section(BaseModel):
+class EngineSection(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True)
 
-
-class EngineSection(Section):
     overlaps: ClassVar[bool] = False
     """Whether it can sample while the policy is being updated."""
     takes_quantized: ClassVar[bool] = False
