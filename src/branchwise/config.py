@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from branchwise.config_engine import Engine, TransformersConfig, VllmConfig, VllmServerConfig, in_short
 from branchwise.config_rules import conflicts
