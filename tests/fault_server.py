@@ -13,10 +13,6 @@ from pathlib import Path
 from safetensors import safe_open
 
 EOS, CLOSE = 1, 5
-CONFIG = {
-    "model_config": {"logprobs_mode": "processed_logprobs", "hf_config": {"tie_word_embeddings": False}},
-    "device_config": {"device_type": "cpu"},
-}
 
 
 def completion(prompt, seed, limit, stop):
@@ -34,8 +30,8 @@ def completion(prompt, seed, limit, stop):
 class FaultServer:
     """Serves until closed. `faults` are used up one a completion request, `delay` seconds are taken for each."""
 
-    def __init__(self, port=0, config=CONFIG, delay=0.0):
-        self.faults, self.config, self.delay = [], config, delay
+    def __init__(self, port=0, mode="processed_logprobs", weights=("lm_head.weight",), delay=0.0):
+        self.faults, self.mode, self.weights, self.delay = [], mode, weights, delay
         self.served, self.loaded, self.version = 0, [], "default"
         self.asked = []
         self.healthy = True
@@ -73,7 +69,10 @@ class FaultServer:
         answers = {
             "/health": {},
             "/v1/models": {"data": [{"id": "tiny", "max_model_len": 256}]},
-            "/server_info": {"vllm_config": self.config},
+            "/server_info": {
+                "vllm_config": {"model_config": {"logprobs_mode": self.mode}},
+                "system_env": {"is_cuda_available": "False"},
+            },
             "/weight_info": {"weight_version": self.version},
         }
         self.reply(handler, 200 if path in answers else 404, answers.get(path))
@@ -87,7 +86,7 @@ class FaultServer:
                 self.loaded.append({name: weights.get_tensor(name) for name in weights.keys()})  # noqa: SIM118
         elif handler.path == "/update_weight_version":
             self.version = body["new_version"]
-        self.reply(handler, 200, {"success": True})
+        self.reply(handler, 200, {"success": True, "checksums": dict.fromkeys(self.weights, "")})
 
     def complete(self, handler, body):
         self.asked.append(body)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from fault_server import CONFIG, EOS, FaultServer, completion
+from fault_server import EOS, FaultServer, completion
 
 from branchwise import ConfigError
 from branchwise.config_engine import VllmServerConfig
@@ -208,14 +208,13 @@ def test_no_server_at_the_start(engine, start):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"logprobs_mode": "raw_logprobs"}, "--logprobs-mode processed_logprobs"),
-        ({"hf_config": {"tie_word_embeddings": True}}, "untied copy"),
+        ({"mode": "raw_logprobs"}, "--logprobs-mode processed_logprobs"),
+        ({"weights": ["model.embed_tokens.weight"]}, "untied copy"),
     ],
 )
 def test_a_server_that_would_be_wrong_is_refused(start, engine, change, message):
-    config = CONFIG | {"model_config": CONFIG["model_config"] | change}
     with pytest.raises(ConfigError, match=message):
-        engine(start(config=config))
+        engine(start(**change), policy=tiny.llama(tie_word_embeddings=True))
 
 
 def test_edges(start, engine):

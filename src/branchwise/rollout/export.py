@@ -63,6 +63,12 @@ def full_weights(policy: Any, dtype: torch.dtype, rounding: Rounding | None = No
     return _as_saved(policy.get_base_model(), weights)
 
 
+def has_tied_head(policy: Any) -> bool:
+    base = policy.get_base_model() if is_adapted(policy) else policy
+    head = base.get_output_embeddings()
+    return head is not None and head.weight is base.get_input_embeddings().weight
+
+
 def base_weights(policy: Any) -> dict[str, Tensor]:
     """The weights under a policy's adapter, as a checkpoint names them."""
     return _as_saved(policy.get_base_model(), base_state(policy))

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-import httpx
+import httpx2
 
 from branchwise.config import ConfigError
 from branchwise.rollout.engine import Sampling
@@ -34,15 +34,15 @@ class Server:
     def __init__(self, url: str, api_key: str | None, timeout: float, room: int, stop: frozenset[int]) -> None:
         self.url, self.timeout, self.room, self.stop = url.rstrip("/"), timeout, room, sorted(stop)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         common: dict[str, Any] = {"base_url": self.url, "headers": headers, "timeout": timeout}
-        self.http = httpx.AsyncClient(limits=limits, **common)
-        self.now = httpx.Client(**common)
+        self.http = httpx2.AsyncClient(limits=limits, **common)
+        self.now = httpx2.Client(**common)
         self.ready = False
         self.busy = 0
         """Sequences it is working on."""
         self.model, self.positions = "", 0
-        self.config: dict[str, Any] = {}
+        self.on_gpu = False
         self.life = ""
         """Differs from one connection to the next; empty while there is none."""
         self.failures = 0
@@ -63,7 +63,7 @@ class Server:
         """The same from a thread, for calls that wait for something this process does meanwhile."""
         try:
             self.now.post(path, json=body).raise_for_status()
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise ServerFault(f"{path}: {_told(error)}") from None
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None, limit: float | None) -> Any:
@@ -72,7 +72,7 @@ class Server:
                 response = await self.http.request(method, path, json=body)
         except TimeoutError:
             raise ServerFault(f"{path}: no answer within {limit or self.timeout:g} s") from None
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise ServerFault(f"{path}: {_told(error)}") from None
         if response.status_code >= 400:
             _refused(self.url, path, response)
@@ -92,8 +92,9 @@ class Server:
         try:
             card = (await self.get("/v1/models"))["data"][0]
             self.model, self.positions = card["id"], card["max_model_len"]
-            self.config = (await self.get("/server_info?config_format=json"))["vllm_config"]
-            mode = self.config["model_config"]["logprobs_mode"]
+            info = await self.get("/server_info?config_format=json")
+            mode = info["vllm_config"]["model_config"]["logprobs_mode"]
+            self.on_gpu = str(info["system_env"]["is_cuda_available"]) == "True"
         except (KeyError, IndexError, TypeError) as error:
             raise ServerFault(f"it describes itself in a way that is not vLLM's: {error!r}") from None
         self.life = f"{time.time_ns():x}"
@@ -103,10 +104,12 @@ class Server:
                 "`branchwise serve`, or with --logprobs-mode processed_logprobs"
             )
 
-    def refuse_tied_head(self) -> None:
-        """On CPUs vLLM packs a tied output head once, and no reload reaches it."""
-        tied = self.config["model_config"]["hf_config"].get("tie_word_embeddings", False)
-        if tied and self.config["device_config"]["device_type"] == "cpu":
+    async def refuse_tied_head(self) -> None:
+        """On CPUs vLLM packs a tied output head once, and no reload reaches it; an untied one is a weight of its own."""
+        if self.on_gpu:
+            return
+        digests = (await self.post("/weight_checker", {"action": "checksum"}))["checksums"]
+        if not any("lm_head" in name for name in digests):
             raise ConfigError(
                 f"engine.urls: {self.url} serves a model with a tied output head on a CPU, where vLLM would keep the "
                 "old head after every update; start it with `branchwise serve`, which serves an untied copy"
@@ -168,7 +171,7 @@ def _completion(choice: dict[str, Any], request: Request) -> Completion:
     return Completion(ids, logprobs, finish, request.marker is not None and choice.get("stop_reason") == request.marker)
 
 
-def _refused(url: str, path: str, response: httpx.Response) -> None:
+def _refused(url: str, path: str, response: httpx2.Response) -> None:
     text = response.text[:300].strip()
     if response.status_code in (401, 403):
         raise ConfigError(f"engine.api_key: {url} refuses it ({response.status_code}); set the key it was started with")

@@ -94,14 +94,18 @@ class FileTransfer(_Files):
 
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
         super().__init__(folder)
-        self.dtype = dtype
+        self.dtype, self.tied = dtype, False
+        self._checked: set[str] = set()
 
     def stage(self, policy: Any) -> None:
         self.rounding = export.Rounding()
+        self.tied = export.has_tied_head(policy)
         export.save_full(policy, self.next(), self.dtype, self.rounding)
 
     async def push(self, server: Server) -> None:
-        server.refuse_tied_head()
+        if self.tied and server.life not in self._checked:
+            await server.refuse_tied_head()
+            self._checked.add(server.life)
         kwargs = {"weights_path": str(self.place)}
         await server.post("/collective_rpc", {"method": "reload_weights", "kwargs": kwargs})
 
