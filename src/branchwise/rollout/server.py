@@ -105,7 +105,7 @@ class Server:
             )
 
     async def refuse_tied_head(self) -> None:
-        """On CPUs vLLM packs a tied output head once, and no reload reaches it; an untied one is a weight of its own."""
+        """On CPUs vLLM packs a tied output head once, and no reload reaches it; an untied one has its own weight."""
         if self.on_gpu:
             return
         digests = (await self.post("/weight_checker", {"action": "checksum"}))["checksums"]
