@@ -12,8 +12,8 @@ from branchwise.config import ConfigError
 from branchwise.rollout.engine import Sampling
 from branchwise.rollout.stages import Completion, Request
 
-LONGEST_PAUSE = 60.0
-"""Seconds between two attempts to bring a server back, at most."""
+PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds before the first attempt to bring a server back, doubled from one to the next, and the most they become."""
 
 
 class ServerFault(Exception):
@@ -132,7 +132,7 @@ class Server:
     def drop(self, reason: str) -> None:
         """Use it no more until it has come back; whoever waits for it is told."""
         self.ready, self.reason, self.life = False, reason, ""
-        self.retry_at = time.monotonic() + min(LONGEST_PAUSE, 2.0**self.failures)
+        self.retry_at = time.monotonic() + min(LONGEST_PAUSE, PAUSE * 2.0 ** min(self.failures, 16))
         self.failures += 1
         self.lost.set()
 

@@ -236,12 +236,17 @@ class VllmServers(Engine):
     # servers that go and come
 
     async def _drop(self, server: Server, reason: str) -> None:
+        """Leave a server out; the many requests that it fails at once are one fault."""
         async with self.changed:
-            if server.ready or not server.failures:
-                log.warning("server %s is left out: %s", server.url, reason)
-            self.counts["faults"] += server.ready
-            server.drop(reason)
+            if server.ready:
+                self.counts["faults"] += 1
+                self._leave_out(server, reason)
             self.changed.notify_all()
+
+    def _leave_out(self, server: Server, reason: str) -> None:
+        if server.ready or not server.failures:
+            log.warning("server %s is left out: %s", server.url, reason)
+        server.drop(reason)
 
     async def _send_weights(self) -> None:
         """The staged weights to all servers at once; then wait until one has them."""
@@ -263,10 +268,10 @@ class VllmServers(Engine):
                 async with asyncio.timeout(self.settings.timeout):
                     await self._give_weights(server, name)
             except (ServerFault, TimeoutError) as fault:
-                await self._drop(server, str(fault) or f"it took no weights within {self.settings.timeout:g} s")
+                self._leave_out(server, str(fault) or f"it took no weights within {self.settings.timeout:g} s")
                 return
         async with self.changed:
-            if name == self._name:
+            if name == self._name and not server.ready:
                 if server.failures:
                     log.warning("server %s is back, with the present weights", server.url)
                 server.ready, server.lost = True, asyncio.Event()
@@ -306,7 +311,7 @@ class VllmServers(Engine):
         except ServerFault as fault:
             await self._drop(server, str(fault))
         except ConfigError as error:
-            await self._drop(server, str(error))
+            self._leave_out(server, str(error))
 
 
 async def _unless_lost(server: Server, answer: Coroutine[Any, Any, T]) -> T:
