@@ -12,7 +12,8 @@ from fault_server import EOS, FaultServer, completion
 
 from branchwise import ConfigError
 from branchwise.config_engine import VllmServerConfig
-from branchwise.rollout import server, vllm_server
+from branchwise.rollout import server as one_server
+from branchwise.rollout import vllm_server
 from branchwise.rollout.engine import Limb, Sampling
 from branchwise.rollout.vllm_server import NoServer, VllmServers
 from branchwise.tree import Question, Tree, prompt_node
@@ -23,7 +24,7 @@ SAMPLING = Sampling(seed=3, max_thought_tokens=12, max_answer_tokens=6)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(vllm_server, "LOOK", 0.05)
-    monkeypatch.setattr(server, "PAUSE", 0.05)
+    monkeypatch.setattr(one_server, "PAUSE", 0.05)
 
 
 @pytest.fixture
