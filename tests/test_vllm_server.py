@@ -97,13 +97,15 @@ def expected(start, engine):
 def test_trees_hold_what_was_drawn_in_order(start, engine):
     server = start()
     trees = grown(engine(server))
-    asked = {(tuple(body["prompt"]), body["n"]): body for body in server.asked}
+    seeds = {}
+    for body in server.asked:
+        seeds.setdefault((tuple(body["prompt"]), body["n"]), []).append(body["seed"])
     finishes = set()
     for tree in trees:
         prompt = tree.nodes[0].ids_T.tolist()
         for k, place in enumerate(tree.children[0]):
             thought = tree.nodes[place]
-            seed = asked[tuple(prompt), 3]["seed"]
+            (seed,) = seeds[tuple(prompt), 3]
             ids, logprobs, finish, reason = completion(prompt, seed + k, 12, ["</think>"])
             assert (thought.index, thought.ids_T.tolist()) == (k, ids)
             np.testing.assert_allclose(thought.logprobs_T, logprobs, rtol=1e-6)
@@ -111,8 +113,9 @@ def test_trees_hold_what_was_drawn_in_order(start, engine):
             finishes.add(thought.finish)
             assert len(tree.children[place]) == (2 if reason else 0)
             for m, leaf in enumerate(tree.children[place]):
-                seed = asked[tuple(prompt + ids), 2]["seed"]
-                assert tree.nodes[leaf].ids_T.tolist() == completion(prompt + ids, seed + m, 6, None)[0]
+                # two thoughts may be alike; their answers are not
+                possible = [completion(prompt + ids, seed + m, 6, None)[0] for seed in seeds[tuple(prompt + ids), 2]]
+                assert tree.nodes[leaf].ids_T.tolist() in possible
     assert finishes == {"marker", "stop", "length"}
 
 

@@ -50,9 +50,11 @@ class Engine(Protocol):
 
     def rest(self) -> None:
         """Free what an update can use; nothing is sampled until the next `sync`."""
+        return None
 
     def close(self) -> None:
         """Leave nothing running; may be called twice."""
+        return None
 
     def metrics(self) -> dict[str, float]:
         """What there is to log of the engine itself since this was last asked."""

@@ -90,7 +90,7 @@ class _Files:
 class FileTransfer(_Files):
     """Full weights, adapters merged, through a safetensors file."""
 
-    model = None
+    model: str | None = None
 
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
         super().__init__(folder)
@@ -113,7 +113,7 @@ class FileTransfer(_Files):
 class AdapterTransfer(_Files):
     """A LoRA adapter beside the server's base weights, which are never touched."""
 
-    model = "policy"
+    model: str | None = "policy"
 
     def stage(self, policy: Any) -> None:
         export.adapter(policy)
@@ -127,7 +127,7 @@ class AdapterTransfer(_Files):
 class NcclTransfer:
     """Full weights through vLLM's own NCCL transfer, one group of processes for each server."""
 
-    model = None
+    model: str | None = None
 
     def __init__(self, device: torch.device, dtype: torch.dtype, still: bool) -> None:
         self.device, self.dtype, self.still = device, dtype, still
