@@ -28,7 +28,7 @@ class Recorder:
 
 def run(recorder, depth, steps=6, update=0.0):
     seen, threads = [], threading.active_count()
-    with Ahead(recorder.collect, steps, depth) as ahead:
+    with Ahead(recorder.collect, steps, depth, print) as ahead:
         for step in range(1, steps + 1):
             batch = ahead.take(step, Stopwatch())
             assert batch.trees[0].step == step
@@ -66,15 +66,21 @@ def test_an_error_of_the_thread_surfaces_where_its_batch_is_taken():
             raise RuntimeError("no server")
         return Batch([])
 
-    with Ahead(collect, 3, 1) as ahead:
+    with Ahead(collect, 3, 1, print) as ahead:
         ahead.take(1, Stopwatch())
         with pytest.raises(RuntimeError, match="no server"):
             ahead.take(2, Stopwatch())
 
 
 def test_leaving_early_leaves_no_thread():
-    threads = threading.active_count()
-    with pytest.raises(KeyboardInterrupt), Ahead(Recorder(0.05).collect, 100, 2) as ahead:
+    threads, interrupted = threading.active_count(), threading.Event()
+
+    def collect(step, clock):
+        if step > 1 and interrupted.wait(30):
+            raise RuntimeError("interrupted")
+        return Batch([])
+
+    with pytest.raises(KeyboardInterrupt), Ahead(collect, 100, 2, interrupted.set) as ahead:
         ahead.take(1, Stopwatch())
         raise KeyboardInterrupt
     assert threading.active_count() == threads

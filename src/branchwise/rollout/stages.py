@@ -141,7 +141,7 @@ class Stages:
         limit = sampling.max_thought_tokens
         limit += sampling.max_answer_tokens if sampling.marker is None else 0
         prompt = limb.tree.nodes[limb.phrasing].ids_T.tolist()
-        return Request(prompt, limb.thoughts, _seed(limb, sampling, k, -1), limit, k, sampling.marker)
+        return Request(prompt, limb.thoughts, _seed(limb, sampling, 0, -1) + k, limit, k, sampling.marker)
 
     def second(self, limb: Limb, thought: Stretch, sampling: Sampling) -> Request:
         """The request for a closed thought's answers."""

@@ -25,10 +25,11 @@ class Ahead:
         collect: samples and rewards the batch of a step.
         steps: of the whole run.
         depth: `train.async_depth`.
+        interrupt: ends what is being sampled; called when the run ends within a batch.
     """
 
-    def __init__(self, collect: Collect, steps: int, depth: int) -> None:
-        self.collect, self.steps, self.depth = collect, steps, depth
+    def __init__(self, collect: Collect, steps: int, depth: int, interrupt: Callable[[], None]) -> None:
+        self.collect, self.steps, self.depth, self.interrupt = collect, steps, depth, interrupt
         self.updates = 0
         self._state = threading.Condition()
         self._ready: deque[tuple[Batch, int, Stopwatch]] = deque()
@@ -44,6 +45,7 @@ class Ahead:
             self._closed = True
             self._state.notify_all()
         if self._thread.is_alive():
+            self.interrupt()
             self._thread.join(60)
 
     def take(self, step: int, clock: Stopwatch) -> Batch:

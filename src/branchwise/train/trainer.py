@@ -90,8 +90,8 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """Run all steps; write the run directory; return the summary that summary.json holds."""
         c = self.config
-        depth = c.train.async_depth
-        with Run(self) as run, Ahead(self.collect, c.train.steps, depth) as ahead, closing(self.engine):
+        ahead = Ahead(self.collect, c.train.steps, c.train.async_depth, interrupt=self.engine.close)
+        with closing(self.engine), Run(self) as run, ahead:
             run.evaluated(0, self.evaluate())
             for step in range(1, c.train.steps + 1):
                 clock = Stopwatch()
