@@ -35,7 +35,11 @@ def updated(policy, size=0.02):
                 weight += size * torch.randn_like(weight)
 
 
-def forest(prompts=([7, 8, 9, 10], [7, 8, 9, 10, 11, 12], [20])):
+LONG = [7 + i % 15 for i in range(300)]
+"""Over several blocks of a prefix cache, so that one that is stale shows."""
+
+
+def forest(prompts=([7, 8, 9, 10], [7, 8, 9, 10, 11, 12], [20], LONG)):
     trees = []
     for draw, prompt in enumerate(prompts):
         tree = Tree(Question(str(draw), ("text",)), draw, 1)
