@@ -172,6 +172,8 @@ def test_correction_multiplies_the_surrogate_by_the_capped_ratio_to_the_sampler(
     assert loss == pytest.approx(-1.1 * sum(w)) and grad == pytest.approx([-1.1 * x for x in w])
     assert means(stats)["correction_capped"] == pytest.approx(1 / 3)
     assert means(stats)["mismatch"] == pytest.approx((0.2 + 2.0) / 2) and stats["max/mismatch"] == pytest.approx(2.0)
+    # KL(μ‖π) by exp(d) − 1 − d, d = log π − log μ
+    assert means(stats)["mismatch_kl"] == pytest.approx((exp(0.2) - 1.2 + exp(2.0) - 3.0) / 2)
 
 
 def test_importance_corrects_from_the_rephrasing_to_the_original():
