@@ -119,7 +119,9 @@ def test_an_engine_in_short_takes_overrides(kind):
 
 
 def test_an_engines_keys_are_its_own():
-    assert refused({"engine": {"kind": "vllm", "urls": ["a"]}}).startswith("engine.urls: unknown key; known here: cpu_")
+    assert refused({"engine": {"kind": "vllm", "urls": ["a"]}}).startswith(
+        "engine.urls: unknown key; known here: eager"
+    )
     assert "did you mean 'urls'?" in refused({"engine": {"kind": "vllm_server", "url": ["a"]}})
     assert "engine.urls: missing" in refused({"engine": "vllm_server"})
     assert "'transformers', 'vllm', 'vllm_server'" in refused({"engine": "vlm"})

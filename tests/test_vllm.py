@@ -26,9 +26,9 @@ def engine():
     made = []
 
     def engine(policy, tokenizer=None, way="adapter", dtype=torch.float32, stop=(1,), positions=512):
-        settings = VllmConfig(eager=True, cpu_kv_gb=0.25, lora="merge" if way == "merge" else "adapter")
+        settings = VllmConfig(eager=True, lora="merge" if way == "merge" else "adapter")
         tokenizer = tokenizer or tiny.tokenizer()
-        common = {"settings": settings, "dtype": dtype, "positions": positions, "max_rows": 64}
+        common = {"settings": settings, "dtype": dtype, "positions": positions, "max_rows": 64, "kv_bytes": 2e8}
         made.append(VllmEngine(policy, tokenizer, stop=frozenset(stop), **common))
         return made[-1]
 
@@ -233,10 +233,10 @@ def test_the_trainer_samples_from_its_own_policy(tmp_path, settings, monkeypatch
         return [ids.count(21) / len(ids) for ids in completion_ids]
 
     config = {
-        "engine": {"kind": "vllm", "eager": True, "cpu_kv_gb": 0.25},
+        "engine": {"kind": "vllm", "eager": True},
         "tree": {"thoughts": 4, "answers": 2},
         "data": {"max_prompt_tokens": 64},
-        "sampling": {"max_thought_tokens": 12, "max_answer_tokens": 5, "max_rows": 32},
+        "sampling": {"max_thought_tokens": 12, "max_answer_tokens": 5, "max_rows": 32, "kv_memory_gb": 0.2},
         "train": {
             "output_dir": str(tmp_path / "run"), "steps": 4, "questions": 3, "learning_rate": 1e-2,
             "precision": "float32", "device": "cpu",

@@ -32,9 +32,8 @@ class VllmConfig(EngineSection):
     """A LoRA policy beside vLLM's base weights, exact in any precision; or merged into them: quicker, but small
     updates are rounded away in low precision."""
     gpu_memory: float = Field(0.45, gt=0, lt=1)
-    """Share of the GPU's memory for vLLM's weights and cache; they are given up while the policy updates."""
-    cpu_kv_gb: float = Field(4.0, gt=0)
-    """GiB of key-value cache on a CPU."""
+    """Share of the GPU's memory for vLLM's weights and cache, given up while the policy updates; on a CPU the cache has
+    sampling.kv_memory_gb."""
     eager: bool = False
     """Without graphs and compilation: starts quicker, samples slower."""
 

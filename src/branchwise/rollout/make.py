@@ -21,11 +21,12 @@ def make_engine(config: Config, policy: Policy) -> Engine:
     """
     s = config.sampling
     dtype = policy.precision if s.dtype == "auto" else getattr(torch, s.dtype)
+    kv_bytes = None if s.kv_memory_gb is None else 1e9 * s.kv_memory_gb
     if config.engine.kind == "transformers":
         from branchwise.rollout.transformers import TransformersEngine
 
         return TransformersEngine(
-            policy.model, policy.tokenizer, dtype=dtype, device=policy.device, max_rows=s.max_rows
+            policy.model, policy.tokenizer, dtype=dtype, device=policy.device, max_rows=s.max_rows, kv_bytes=kv_bytes
         )
     if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         raise ConfigError(
@@ -44,6 +45,7 @@ def make_engine(config: Config, policy: Policy) -> Engine:
             settings=config.engine,
             positions=longest(config),
             max_rows=s.max_rows,
+            kv_bytes=kv_bytes,
             **common,
         )
     from branchwise.rollout.vllm_server import VllmServers

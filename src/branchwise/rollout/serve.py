@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -59,7 +60,8 @@ def server_command(config: Config, host: str, port: int) -> tuple[list[str], dic
     elif gpu and engine.transfer != "file":
         arguments["weight-transfer-config"] = json.dumps({"backend": "nccl"})
     if not gpu:
-        environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "4")
+        gib = math.ceil((config.sampling.kv_memory_gb or 4.0) * 1e9 / 2**30)
+        environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", str(gib))
     # the module, since the script `vllm` asks for a distribution of that name, which the CPU's is not
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags]
     return command + [part for name, value in arguments.items() for part in (f"--{name}", str(value))], environment

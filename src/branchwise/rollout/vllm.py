@@ -35,6 +35,7 @@ class VllmEngine(Engine):
         dtype: of vLLM's weights and arithmetic.
         positions: the most tokens of a prompt and its response.
         max_rows: the most sequences decoded at once.
+        kv_bytes: of its key-value cache on a CPU; None: vLLM's choice.
         stop: every id that ends a turn.
 
     Raises:
@@ -50,6 +51,7 @@ class VllmEngine(Engine):
         dtype: torch.dtype,
         positions: int,
         max_rows: int,
+        kv_bytes: float | None,
         stop: frozenset[int],
     ) -> None:
         self.settings, self.dtype = settings, dtype
@@ -62,7 +64,7 @@ class VllmEngine(Engine):
         self.on_gpu = base.device.type == "cuda"
         self.resting = False
         self.beside = export.is_adapted(policy) and settings.lora == "adapter"
-        options = self._options(positions, max_rows) | (self._adapter_options(policy) if self.beside else {})
+        options = self._options(positions, max_rows, kv_bytes) | (self._adapter_options(policy) if self.beside else {})
         with tempfile.TemporaryDirectory() as folder, _threads_kept():
             # vLLM reads a config and a tokenizer; weights come from the policy
             base.config.save_pretrained(folder)
@@ -173,12 +175,11 @@ class VllmEngine(Engine):
             spaces_between_special_tokens=False,
         )
 
-    def _options(self, positions: int, max_rows: int) -> dict[str, Any]:
-        gib = 1 << 30
+    def _options(self, positions: int, max_rows: int, kv_bytes: float | None) -> dict[str, Any]:
         where: dict[str, Any] = (
             {"gpu_memory_utilization": self.settings.gpu_memory, "enable_sleep_mode": True}
             if self.on_gpu
-            else {"kv_cache_memory_bytes": int(self.settings.cpu_kv_gb * gib)}
+            else {"kv_cache_memory_bytes": None if kv_bytes is None else int(kv_bytes)}
         )
         return where | {
             "dtype": str(self.dtype).removeprefix("torch."),
