@@ -1,6 +1,9 @@
 """The engine of servers against real HTTP that fails: no tree is lost, none is scored by mistake, the log says why."""
 
 import logging
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -8,6 +11,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+import yaml
 from fault_server import EOS, FaultServer, completion
 
 from branchwise import ConfigError
@@ -278,3 +282,31 @@ def test_closing_ends_what_is_being_sampled(start, engine):
     e.close()
     thread.join(5)
     assert not thread.is_alive() and errors and not e.thread.is_alive()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [0, 1])
+def test_an_interrupt_ends_the_run_at_once_and_leaves_nothing_behind(start, tmp_path, depth):
+    server = start()
+    tiny.save(tmp_path / "model")
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+2=?", "answer": "3"}\n' * 4)
+    config = {
+        "model": {"path": str(tmp_path / "model")},
+        "data": {"train": str(tmp_path / "rows.jsonl"), "max_prompt_tokens": 64},
+        "engine": {"kind": "vllm_server", "urls": [server.url]},
+        "algorithm": {"correction": 2.0},
+        "sampling": {"max_thought_tokens": 12, "max_answer_tokens": 5},
+        "train": {"output_dir": str(tmp_path / "run"), "questions": 2, "async_depth": depth, "device": "cpu"},
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-c", "from branchwise.cli import main; main()", "train", str(tmp_path / "c.yaml")]
+    server.faults = ["hang"] * 1000
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not server.asked and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert errors.strip().splitlines()[-1] == "interrupted"
+    assert not list((tmp_path / "run" / "weights").iterdir())
