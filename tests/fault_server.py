@@ -80,6 +80,8 @@ class FaultServer:
     def post(self, handler, body):
         if handler.path == "/v1/completions":
             return self.complete(handler, body)
+        if not self.healthy:
+            self.released.wait(60)
         if handler.path == "/collective_rpc":
             file = Path(body["kwargs"]["weights_path"]) / "model.safetensors"
             with safe_open(file, "pt") as weights:

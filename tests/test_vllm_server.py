@@ -169,6 +169,22 @@ def test_a_server_that_is_well_again_comes_back_with_the_present_weights(start, 
     assert "is back, with the present weights" in caplog.text or bad.served
 
 
+def test_a_server_that_hangs_while_it_takes_weights_does_not_hold_the_others_up(start, engine, monkeypatch):
+    monkeypatch.setattr(vllm_server, "HEALTH", 0.2)
+    stuck, good = start(), start()
+    policy = tiny.llama()
+    e = engine(stuck, good, policy=policy, timeout=30)
+    stuck.healthy = False
+    for _ in range(2):
+        with torch.no_grad():
+            policy.lm_head.weight.add_(1.0)
+        begun = time.monotonic()
+        e.sync(policy)
+        assert time.monotonic() - begun < 3
+        assert torch.equal(good.loaded[-1]["lm_head.weight"], policy.lm_head.weight)
+    assert e.metrics()["servers"] == 1 and len(stuck.loaded) == 1
+
+
 def test_a_server_started_anew_gives_nothing_before_it_has_the_weights(start, engine, expected, caplog):
     server = start()
     e = engine(server, patience=20)

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import torch
 
 from branchwise.config_engine import VllmServerConfig
-from branchwise.errors import ConfigError
 from branchwise.rollout import export
 from branchwise.rollout.engine import Engine, Limb, Sampling
 from branchwise.rollout.server import Server, ServerFault
@@ -141,7 +140,7 @@ class VllmServers(Engine):
         self.changed = asyncio.Condition()
         s = self.settings
         servers = [Server(url, s.api_key, s.timeout, room, self.stages.stop) for url in s.urls]
-        self.watch: asyncio.Task[None] | None = None
+        self.watch: list[asyncio.Task[None]] = []
         return servers
 
     async def _shut(self) -> None:
@@ -239,19 +238,23 @@ class VllmServers(Engine):
         """Leave a server out; the many requests that it fails at once are one fault."""
         async with self.changed:
             if server.ready:
-                self.counts["faults"] += 1
                 self._leave_out(server, reason)
             self.changed.notify_all()
 
     def _leave_out(self, server: Server, reason: str) -> None:
+        self.counts["faults"] += server.ready
         if server.ready or not server.failures:
             log.warning("server %s is left out: %s", server.url, reason)
         server.drop(reason)
 
     async def _send_weights(self) -> None:
-        """The staged weights to all servers at once; then wait until one has them."""
-        self.watch = self.watch or asyncio.create_task(self._look_after())
-        for error in await asyncio.gather(*(self._bring(s) for s in self.servers), return_exceptions=True):
+        """The staged weights to all servers at once; then wait until one has them.
+
+        Those that are left out are not waited for: they get the weights when they are well again.
+        """
+        self.watch = self.watch or [asyncio.create_task(self._look_after(server)) for server in self.servers]
+        known = [s for s in self.servers if s.ready or not s.failures or not self.transfer.replayable]
+        for error in await asyncio.gather(*(self._bring(s) for s in known), return_exceptions=True):
             if error is not None:
                 raise error
         deadline = time.monotonic() + self.settings.patience
@@ -266,7 +269,8 @@ class VllmServers(Engine):
             name = self._name
             try:
                 async with asyncio.timeout(self.settings.timeout):
-                    await self._give_weights(server, name)
+                    gift = self._give_weights(server, name)
+                    await (_unless_lost(server, gift) if server.ready else gift)
             except (ServerFault, TimeoutError) as fault:
                 self._leave_out(server, str(fault) or f"it took no weights within {self.settings.timeout:g} s")
                 return
@@ -296,22 +300,19 @@ class VllmServers(Engine):
         if version != self._name:
             raise ServerFault(f"it holds weights {version!r} instead of {self._name!r}: it was started anew")
 
-    async def _look_after(self) -> None:
-        """Notice servers that hang, and bring back those that are well again."""
+    async def _look_after(self, server: Server) -> None:
+        """Notice when a server hangs, and bring it back when it is well again."""
         while True:
             await asyncio.sleep(LOOK)
-            await asyncio.gather(*(self._look(server) for server in self.servers))
-
-    async def _look(self, server: Server) -> None:
-        try:
-            if server.ready:
-                await server.get("/health", min(HEALTH, self.settings.timeout))
-            elif time.monotonic() >= server.retry_at and self.transfer.replayable:
-                await self._bring(server)
-        except ServerFault as fault:
-            await self._drop(server, str(fault))
-        except ConfigError as error:
-            self._leave_out(server, str(error))
+            try:
+                if server.ready:
+                    await server.get("/health", min(HEALTH, self.settings.timeout))
+                elif time.monotonic() >= server.retry_at and self.transfer.replayable:
+                    await self._bring(server)
+            except ServerFault as fault:
+                await self._drop(server, str(fault))
+            except Exception as error:  # whatever it is, the server is still to be looked after
+                self._leave_out(server, f"{type(error).__name__}: {error}")
 
 
 async def _unless_lost(server: Server, answer: Coroutine[Any, Any, T]) -> T:
