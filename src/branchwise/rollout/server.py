@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Any
 
@@ -47,7 +48,8 @@ class Server:
         """Differs from one connection to the next; empty while there is none."""
         self.failures = 0
         """Since it last answered a request."""
-        self.retry_at = 0.0
+        self.retry_at = math.inf
+        """When it may be brought back; of no use before it was left out."""
         self.reason = "it has not answered yet"
         self.lost = asyncio.Event()
         self.lock = asyncio.Lock()
