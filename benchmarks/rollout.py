@@ -212,8 +212,8 @@ def vllm_engine(path: Path, dtype: str) -> Run:
 
     def ask(ids: list[list[int]], wanted: np.ndarray) -> list[list[int]]:
         params = [
-            SamplingParams(n=1, max_tokens=int(n), ignore_eos=True, logprobs=0, seed=i, detokenize=False)
-            for i, n in enumerate(wanted.flatten())
+            SamplingParams(n=1, max_tokens=int(n), ignore_eos=True, logprobs=0, detokenize=False)
+            for n in wanted.flatten()
         ]
         found = llm.generate([{"prompt_token_ids": i} for i in ids], params, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in found]

@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-FAILED, BAD_CONFIG, NOTHING_LEARNT, INTERRUPTED = 1, 2, 3, 130
+BAD_CONFIG, NOTHING_LEARNT, INTERRUPTED = 2, 3, 130
 
 
 def _version(show: bool) -> None:
@@ -54,7 +54,9 @@ def train(
     gradient), 130 interrupted.
     """
     from branchwise.config import load_config
+    from branchwise.train.progress import hush_bars
 
+    hush_bars()
     settings = load_config(config, overrides)
     if dry_run:
         from branchwise.train.dry_run import dry_run as check
@@ -66,7 +68,10 @@ def train(
 
     summary = Trainer(config=settings).train()
     if summary["updates"] == 0:
-        typer.echo("nothing was learnt: no update had a gradient, since every pool was uniform", err=True)
+        typer.echo(
+            "nothing was learnt: no update had a gradient (every pool was uniform or lacked rewards; see the warnings)",
+            err=True,
+        )
         raise typer.Exit(NOTHING_LEARNT)
 
 
@@ -111,6 +116,7 @@ def main() -> None:
     except ConfigError as error:  # the data's errors are of this kind, too
         typer.echo(str(error), err=True)
         sys.exit(BAD_CONFIG)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(INTERRUPTED)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # typer's answer to control-C, without a word
+            typer.echo("interrupted", err=True)
+        raise

@@ -53,7 +53,7 @@ class VllmServerConfig(EngineSection):
     """How weights get there: from GPU to GPU, or through a folder that all machines see. auto: nccl where the policy
     and the servers are on GPUs, and weights (not an adapter) are sent."""
     folder: str | None = None
-    """For weights sent by file; default: `weights` in train.output_dir."""
+    """For weights sent by file; default: train.output_dir with -weights after it."""
     timeout: float = Field(600.0, gt=0)
     """Seconds a server may take for one request before it is dropped."""
     patience: float = Field(600.0, ge=0)

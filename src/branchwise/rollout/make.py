@@ -54,7 +54,7 @@ def make_engine(config: Config, policy: Policy) -> Engine:
         policy.model,
         policy.tokenizer,
         settings=config.engine,
-        folder=config.engine.folder or f"{config.train.output_dir}/weights",
+        folder=config.engine.folder or f"{config.train.output_dir}-weights",
         room=s.max_rows,
         still=config.train.async_depth == 0,
         **common,

@@ -37,7 +37,7 @@ def server_command(config: Config, host: str, port: int) -> tuple[list[str], dic
     beside = config.model.lora is not None and engine.lora == "adapter"
     model = config.model.path
     if not gpu and not beside and getattr(text, "tie_word_embeddings", False):
-        model = untied(config, Path(config.train.output_dir) / "untied")
+        model = untied(config, Path(f"{config.train.output_dir}-untied"))
     positions = min(longest(config), getattr(text, "max_position_embeddings", None) or longest(config))
     arguments: dict[str, Any] = {
         "model": model,

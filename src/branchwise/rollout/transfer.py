@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import shutil
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -85,6 +86,8 @@ class _Files:
 
     def close(self) -> None:
         shutil.rmtree(self.place, ignore_errors=True)
+        with suppress(OSError):  # it is not empty, or was never made
+            self.folder.rmdir()
 
 
 class FileTransfer(_Files):

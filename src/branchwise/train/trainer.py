@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import torch
 from transformers import get_scheduler, set_seed
 
-from branchwise.config import Config, ConfigError, Source, load_config
+from branchwise.config import Config, Source, load_config
+from branchwise.config_rules import check_data
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.data.stream import Stream
-from branchwise.evaluate.heldout import HeldOut, held_out_mean
 from branchwise.policy.load import load_policy
-from branchwise.policy.policy import Policy
 from branchwise.rewards.run import RewardRunner
 from branchwise.rollout.collect import Batch, collect, seedling
 from branchwise.rollout.engine import Limb
@@ -62,15 +61,19 @@ class Trainer:
         processing_class: Any = None,
     ) -> None:
         c = _resolve(config, model)
+        check_data(c, bool(train_dataset is not None or c.data.train), bool(eval_dataset is not None or c.data.eval))
         set_seed(c.train.seed)
         self.world = World(c.train)
         loaded = None if isinstance(model, str) else model
         self.policy = load_policy(c, model=loaded, processing_class=processing_class, peft_config=peft_config)
         self.config = c = _with_kv_memory(c, self.policy.device, self.world.size)
-        self.notes = [_describe(self.policy)]
+        self.notes = [self.policy.describe()]
         """What is worth saying before the first step: how the policy runs, what became of the data's rows."""
+        if narrow := {str(p.dtype) for p in self.policy.trainable_parameters() if p.dtype.itemsize < 4}:
+            self.notes.append(f"warning: {narrow.pop()} weights are trained; small steps round away, use float32 ones")
         self.tokenizer = getattr(self.policy.processing_class, "tokenizer", self.policy.processing_class)
         self.rewards = RewardRunner.of(reward_funcs, c, self.tokenizer)
+        self.notes += self.rewards.notes
         self.renderer = Renderer.of(self.tokenizer, c)
         self.questions = self._load(train_dataset, c.data.train, "data.train", c.tree.rephrasings)
         self.eval_questions = self._load(eval_dataset, c.data.eval, "data.eval", 0)
@@ -90,6 +93,7 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """Run all steps; write the run directory; return the summary that summary.json holds."""
         c = self.config
+        self.rewards.start()
         ahead = Ahead(self.collect, c.train.steps, c.train.async_depth, interrupt=self.engine.close)
         with closing(self.engine), Run(self) as run, ahead:
             run.evaluated(0, self.evaluate())
@@ -121,14 +125,11 @@ class Trainer:
             config=self.config,
             count=self.world.share(self.config.train.questions),
         )
-        batch.logged = {f"rewards/{name}": float(np.mean(values)) for name, values in self.rewards.logged.items()}
-        self.rewards.logged.clear()
+        batch.logged, self.rewards.logged = self.rewards.logged, {}
         return batch
 
-    def evaluate(self) -> tuple[HeldOut, list[Tree]] | None:
-        """Mean reward on the held-out questions, and the trees behind it; None where there are no questions."""
-        if not self.eval_questions:
-            return None
+    def evaluate(self) -> list[Tree]:
+        """Sample and reward responses to all held-out questions; `held_out_mean` sums the trees up."""
         c, world = self.config, self.world
         sampling = replace(
             c.sampling_plan(),
@@ -139,15 +140,13 @@ class Trainer:
         trees = [self.seedling(self.eval_questions[i], i, EVALUATION) for i in mine]
         self.engine.grow([Limb(tree, 0, c.eval.samples, 1) for tree in trees], sampling)
         self.rewards.score(trees)
-        trees = world.gather(trees)
-        return held_out_mean(trees), trees
+        self.rewards.logged.clear()  # it would count among the next step's
+        return world.gather(trees)
 
     def _load(self, given: Any, source: Source | None, key: str, rephrasings: int) -> list[Question]:
         """The usable questions of a dataset given from Python, or of the config's source."""
         data = source if given is None else given
         if data is None:
-            if key == "data.train":
-                raise ConfigError("data.train: missing; name a file, a dataset id or reasoning_gym:TASK")
             return []
         questions, report = load_questions(data, self.config.data, self.renderer, rephrasings)
         self.rewards.check({column for question in questions for column in question.columns})
@@ -156,14 +155,6 @@ class Trainer:
 
     def seedling(self, question: Question, draw: int, step: int) -> Tree:
         return seedling(question, [self.renderer.ids(p) for p in question.phrasings], draw=draw, step=step)
-
-
-def _describe(policy: Policy) -> str:
-    """How the policy runs."""
-    device, precision = policy.device, str(policy.precision).removeprefix("torch.")
-    if policy.sharing.way == "rows":
-        return f"policy: {device}, {precision}, row by row, since no way of sharing is exact ({policy.sharing.reason})"
-    return f"policy: {device}, {precision}, each tree token forwarded once ({policy.sharing.way})"
 
 
 def _with_kv_memory(config: Config, device: torch.device, processes: int) -> Config:
@@ -179,13 +170,10 @@ def _with_kv_memory(config: Config, device: torch.device, processes: int) -> Con
 
 
 def _resolve(config: Config | dict[str, Any] | str | Path | None, model: Any) -> Config:
-    """The config with the model's name in it."""
-    name = model if isinstance(model, str) else getattr(getattr(model, "config", None), "_name_or_path", None)
+    """The config, with the name of the model where one is given."""
+    if model is None:
+        return config if isinstance(config, Config) else load_config(config or {})
+    name = model if isinstance(model, str) else getattr(model.config, "_name_or_path", "") or "in-memory"
     if isinstance(config, Config):
-        return (
-            config
-            if name is None
-            else config.model_copy(update={"model": config.model.model_copy(update={"path": name})})
-        )
-    overrides = [] if name is None else [f"model.path={name or 'in-memory'}"]
-    return load_config(config or {}, overrides)
+        return config.model_copy(update={"model": config.model.model_copy(update={"path": name})})
+    return load_config(config or {}, [f"model.path={json.dumps(name)}"])  # quoted: a name may look like YAML
