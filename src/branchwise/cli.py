@@ -79,6 +79,27 @@ def train(
 app.command(epilog=rephrasing.EPILOG)(rephrasing.rephrase)
 
 
+@app.command(epilog="Example:  `branchwise serve my.yaml --port 8000`")
+def serve(
+    config: Annotated[Path, typer.Argument(help="The YAML file of the training.", metavar="CONFIG.yaml")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value, laid over it.", metavar="[KEY=VALUE]…")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for other machines.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.")] = 8000,
+) -> None:
+    """Start a vLLM server that a training with `engine: {kind: vllm_server, urls: [...]}` samples from."""
+    import os
+
+    from branchwise.config import load_config
+    from branchwise.rollout.serve import server_command
+
+    command, environment = server_command(load_config(config, overrides), host, port)
+    typer.echo(" ".join(command))
+    # in this process's place, so that signals reach it
+    os.execvpe(command[0], command, os.environ | environment)
+
+
 @app.command(epilog="Examples:  `branchwise presets`  ·  `branchwise presets ta-grpo > my.yaml`")
 def presets(name: Annotated[str | None, typer.Argument(help="Print this one whole.")] = None) -> None:
     """List the methods that ship with Branchwise, or print one's config."""

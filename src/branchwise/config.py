@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from branchwise.config_engine import Engine, TransformersConfig, VllmConfig, VllmServerConfig, in_short
 from branchwise.config_rephrase import RephraseConfig
 from branchwise.config_rules import conflicts
 from branchwise.errors import ConfigError
@@ -134,10 +135,9 @@ class SamplingConfig(Section):
     max_answer_tokens: int = Field(512, ge=1)
     """Without a marker a response may have the sum of both."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type the in-process engine samples in; auto: the training precision. Another than the policy's shows as
-    mismatch."""
+    """Type the engine samples in; auto: the training precision. Another than the policy's shows as mismatch."""
     max_rows: int = Field(256, ge=1)
-    """The most sequences the in-process engine decodes at once."""
+    """The most sequences an engine decodes at once."""
     kv_memory_gb: float | None = Field(None, gt=0)
     """The most that their keys and values may take. Default: a third of the memory that is free when training starts,
     which is then written to the resolved config, for it shapes batches and so rounding."""
@@ -209,6 +209,9 @@ class TrainConfig(Section):
     """Tree tokens forwarded at once; bounds memory, changes no result. Default: 4096 on a CPU, else 16384."""
     logit_chunk: int = Field(1024, ge=1)
     """Scored positions whose logits exist at once."""
+    async_depth: int = Field(0, ge=0)
+    """Batches that may be sampled ahead, while the policy updates; 0 is exact. Trees are then up to so many steps
+    stale, which algorithm.correction weighs. Needs engine: vllm_server."""
     seed: int = 0
     save_every: int = Field(0, ge=0)
     """Steps between checkpoints; 0: only the final model."""
@@ -240,7 +243,8 @@ class Config(Section):
     algorithm: AlgorithmConfig = AlgorithmConfig()
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
-    engine: Literal["transformers"] = "transformers"
+    engine: Annotated[Engine, BeforeValidator(in_short)] = TransformersConfig()
+    """What samples: `transformers`, `vllm`, or `{kind: vllm_server, urls: [...]}`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -360,7 +364,7 @@ def _merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     for key, value in high.items():
         under = merged.get(key)
         if isinstance(under, str) and isinstance(value, dict):
-            under = {"path": under}  # a source in short
+            under = {"kind" if key == "engine" else "path": under}  # an engine or a source in short
         merged[key] = _merge(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
     return merged
 
@@ -371,9 +375,10 @@ def _explain(e: Any) -> str:
     if e["type"] == "value_error":  # our own, which says all
         return str(e["ctx"]["error"])
     place = [part for part in e["loc"] if not str(part).startswith("function-")]
+    kind = place.pop(1) if place[0] == "engine" and len(place) > 1 else None
     key = ".".join(str(part) for part in place)
     if e["type"] == "extra_forbidden":
-        known = _known_keys(place[:-1])
+        known = _known_keys(place[:-1], kind)
         close = difflib.get_close_matches(str(place[-1]), known, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
         return f"{key}: unknown key; {remedy}"
@@ -382,7 +387,10 @@ def _explain(e: Any) -> str:
     return f"{key}: {e['input']!r} is not possible: {e['msg']}"
 
 
-def _known_keys(place: list[Any]) -> list[str]:
+def _known_keys(place: list[Any], kind: Any) -> list[str]:
+    if place == ["engine"]:
+        sections: tuple[type[BaseModel], ...] = (TransformersConfig, VllmConfig, VllmServerConfig)
+        return sorted(next(s for s in sections if s.model_fields["kind"].default == kind).model_fields)
     section: Any = Config
     for part in place:
         if isinstance(part, int):

@@ -75,6 +75,18 @@ def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules 
         )
     if c.model.load_in_4bit and c.model.lora is None:
         yield "model.load_in_4bit: 4-bit weights cannot be trained; add model.lora"
+    if c.model.load_in_4bit and not c.engine.takes_quantized:
+        yield f"engine: {c.engine.kind!r} cannot take 4-bit weights from the policy; set engine: transformers"
+    if c.train.async_depth and not c.engine.overlaps:
+        yield (
+            f"train.async_depth: {c.train.async_depth} samples while the policy updates, which engine: "
+            f"{c.engine.kind!r} cannot; set engine: {{kind: vllm_server, urls: [...]}}, or train.async_depth: 0"
+        )
+    if c.train.async_depth and a.correction is None:
+        yield (
+            f"train.async_depth: {c.train.async_depth} trains on trees of older weights; set algorithm.correction: C, "
+            "such as 2.0, which weighs their tokens by min(C, π_prox/μ), or train.async_depth: 0"
+        )
     if c.train.questions < c.train.updates:
         yield (
             f"train.updates: {c.train.updates} optimizer steps cannot share train.questions: {c.train.questions}; "

@@ -21,6 +21,8 @@ class Batch:
     """Uniform, and replaced by others (`resample`)."""
     expanded: int = 0
     """Trees whose rephrasings were sampled because the original's pool was uniform (`expand`)."""
+    logged: dict[str, list[float]] = field(default_factory=dict)
+    """What reward functions gave to `log_metric`, by name."""
 
 
 def collect(

@@ -17,7 +17,7 @@ import torch
 
 from branchwise.errors import ConfigError
 from branchwise.rollout.cache import ROOM
-from branchwise.rollout.engine import Limb, Sampling
+from branchwise.rollout.engine import Engine, Limb, Sampling
 from branchwise.rollout.forking import Draft, Endings, Growth
 from branchwise.rollout.keyed_random import node_key
 from branchwise.rollout.marker import Marker
@@ -25,7 +25,7 @@ from branchwise.rollout.prefill import Decoder, common_beginning
 from branchwise.rollout.weights import SamplingWeights
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """Samples with a transformers causal language model, in process.
 
     Args:

