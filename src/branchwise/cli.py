@@ -79,6 +79,58 @@ def train(
 app.command(epilog=rephrasing.EPILOG)(rephrasing.rephrase)
 
 
+@app.command(
+    name="eval",
+    epilog="Examples:  `branchwise eval runs/mine --suite gsm8k`  ·  "
+    "`branchwise eval base-model runs/mine --suite math500=math500.jsonl -n 16 -k 1,4,16`  ·  "
+    "`branchwise eval runs/mine --checkpoints`",
+)
+def evaluate(
+    models: Annotated[list[str], typer.Argument(help="Runs, folders of weights, or Hugging Face ids.")],
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME, NAME=FILE, FILE or reasoning_gym:TASK; default: the run's held-out data."),
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", "-n", help="Responses to each problem.")] = 8,
+    k: Annotated[str | None, typer.Option("--pass", "-k", help="k of pass@k; default: powers of 2 up to n.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; default 0.6.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Default 0.95.")] = None,
+    max_thought_tokens: Annotated[int | None, typer.Option()] = None,
+    max_answer_tokens: Annotated[int | None, typer.Option()] = None,
+    marker: Annotated[str | None, typer.Option(help="Ends a thought, such as </think>; default: the run's.")] = None,
+    template: Annotated[str | None, typer.Option(help="The user's message around {question}.")] = None,
+    system_prompt: Annotated[str | None, typer.Option()] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many problems.")] = None,
+    seed: Annotated[int, typer.Option()] = 0,
+    batch: Annotated[int | None, typer.Option(help="Problems sampled together and stored at once.")] = None,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Every saved model of one run.")] = False,
+    train_data: Annotated[str | None, typer.Option(help="Check suites against it; default: the run's own.")] = None,
+    diversity: Annotated[
+        str | None, typer.Option(help="A sentence-transformers model, or `default`: measure diversity with it.")
+    ] = None,
+    device: Annotated[str | None, typer.Option()] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for samples and tables.")] = None,
+) -> None:
+    """Measure models: pass@k, avg@n, maj@k with intervals; every sample is stored, and an interrupted one goes on."""
+    from branchwise.diagnostics.responses import DEFAULT_EMBEDDER
+    from branchwise.evaluate.command import powers_of_two, run_eval
+
+    options = {
+        "samples": samples, "k": [int(i) for i in k.split(",")] if k else powers_of_two(samples),
+        "temperature": temperature, "top_p": top_p, "max_thought_tokens": max_thought_tokens,
+        "max_answer_tokens": max_answer_tokens, "marker": marker, "template": template,
+        "system_prompt": system_prompt, "limit": limit, "seed": seed, "batch": batch, "device": device, "dtype": dtype,
+    }  # fmt: skip
+    chosen = DEFAULT_EMBEDDER if diversity == "default" else diversity
+    typer.echo(
+        run_eval(
+            models, suite or [], out, options, checkpoints=checkpoints, train_data=train_data,
+            diversity_model=chosen, say=typer.echo,
+        )
+    )  # fmt: skip
+
+
 @app.command(epilog="Examples:  `branchwise presets`  ·  `branchwise presets ta-grpo > my.yaml`")
 def presets(name: Annotated[str | None, typer.Argument(help="Print this one whole.")] = None) -> None:
     """List the methods that ship with Branchwise, or print one's config."""

@@ -1,0 +1,58 @@
+"""How far a response's two halves pull the weights the same way: the coupling that GRPO-MA removes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from branchwise.algorithm.advantage import advantages
+from branchwise.algorithm.objective import objective
+from branchwise.algorithm.weights import count, credit
+from branchwise.config import Config
+from branchwise.policy.pack import build_packs, default_budget
+from branchwise.policy.policy import Policy
+from branchwise.tree import Tree
+
+
+def coupling(policy: Policy, trees: list[Tree], config: Config) -> float | None:
+    """Cosine between the gradients of the thoughts' and of the answers' objective on these trees.
+
+    Near 1, thoughts and answers are pushed as one; near 0, each learns of its own. Costs two backward passes and one
+    copy of the gradient; the policy's gradients are left empty.
+
+    Returns:
+        None where either gradient is zero: every pool is uniform, or there are no answers.
+    """
+    thought = _gradient(policy, trees, config, ("thought", "response"))
+    answer = _gradient(policy, trees, config, ("answer",))
+    if thought is None or answer is None:
+        return None
+    dot = sum(float((a.double() * b.double()).sum()) for a, b in zip(thought, answer))
+    norms = [sum(float((g.double() ** 2).sum()) for g in gradient) ** 0.5 for gradient in (thought, answer)]
+    return dot / (norms[0] * norms[1]) if all(norms) else None
+
+
+def _gradient(policy: Policy, trees: list[Tree], config: Config, kinds: tuple[str, ...]) -> list[Any] | None:
+    """The gradient of the nodes of these kinds alone, a tensor a parameter; None where none has an advantage."""
+    credits = credit(trees, advantages(trees, config), count(trees, config), config)
+    for tree, one in zip(trees, credits):
+        for place, node in enumerate(tree.nodes):
+            if node.kind not in kinds:
+                one.weight[place] = 0.0
+    parameters = policy.trainable_parameters()
+    for parameter in parameters:
+        parameter.grad = None
+    packs = build_packs(
+        trees, credits, budget=config.train.pack_tokens or default_budget(policy.device), device=policy.device, prune=True
+    )
+    settings = config.algorithm.model_copy(update={"kl": 0.0, "entropy": 0.0})
+    for pack in packs:
+        logp_S, entropy_S = policy.logprobs(pack)
+        objective(logp_S, entropy_S, pack.scored, settings)[0].backward()
+    found = None
+    if packs:
+        found = [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return found
