@@ -131,6 +131,52 @@ def evaluate(
     )  # fmt: skip
 
 
+@app.command(epilog="Examples:  `branchwise report runs/mine`  ·  `branchwise report runs/grpo runs/ta-grpo --out both.html`")
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs; several are laid over each other.")],
+    out: Annotated[Path | None, typer.Option(help="The file; default: report.html in the first run.")] = None,
+    all_trees: Annotated[
+        bool, typer.Option("--all-trees", help="Every tree, however large; else evenly spaced steps of a long run.")
+    ] = False,
+) -> None:
+    """Write one HTML file with numbers, curves and trees; it needs no network."""
+    from branchwise.report.page import TREE_BYTES, write_report
+
+    file = write_report(runs, out or runs[0] / "report.html", None if all_trees else TREE_BYTES)
+    typer.echo(f"{file} ({file.stat().st_size / 1e6:.1f} MB)")
+
+
+@app.command(epilog="Example:  `branchwise watch runs/mine`")
+def watch(
+    run: Annotated[Path, typer.Argument(help="The folder of a run in progress.")],
+    port: Annotated[int, typer.Option(help="Of the page on this machine; 0: the terminal alone.")] = 8765,
+) -> None:
+    """Show a run in progress, in the terminal and in the browser."""
+    from branchwise.report.watch import watch as show
+
+    show(run, port)
+
+
+@app.command(epilog="Examples:  `branchwise diagnose runs/mine`  ·  `branchwise diagnose runs/mine --coupling`")
+def diagnose(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    coupling: Annotated[
+        bool, typer.Option("--coupling", help="Also the cosine between thoughts' and answers' gradients (loads the model).")
+    ] = False,
+    step: Annotated[int | None, typer.Option(help="Step whose trees are taken for it; default: the last.")] = None,
+) -> None:
+    """Say in words what stands out in a run, and what to change."""
+    from branchwise.diagnostics.diagnose import diagnose as find
+    from branchwise.diagnostics.history import read_history
+
+    for finding in find(read_history(run)):
+        typer.echo(str(finding))
+    if coupling:
+        from branchwise.diagnostics.coupling import run_coupling
+
+        typer.echo(run_coupling(run, step))
+
+
 @app.command(epilog="Examples:  `branchwise presets`  ·  `branchwise presets ta-grpo > my.yaml`")
 def presets(name: Annotated[str | None, typer.Argument(help="Print this one whole.")] = None) -> None:
     """List the methods that ship with Branchwise, or print one's config."""

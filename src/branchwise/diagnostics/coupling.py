@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +32,34 @@ def coupling(policy: Policy, trees: list[Tree], config: Config) -> float | None:
     dot = sum(float((a.double() * b.double()).sum()) for a, b in zip(thought, answer))
     norms = [sum(float((g.double() ** 2).sum()) for g in gradient) ** 0.5 for gradient in (thought, answer)]
     return dot / (norms[0] * norms[1]) if all(norms) else None
+
+
+def run_coupling(run: Path, step: int | None = None) -> str:
+    """The coupling on a logged step's trees, with the run's final model, or the checkpoint of that step, in words.
+
+    Raises:
+        ConfigError: no weights or no trees of that step are there, or the trees' log lacks ids.
+    """
+    from branchwise.config import ConfigError, load_config
+    from branchwise.evaluate.settings import checkpoints_of
+    from branchwise.policy.load import load_policy
+    from branchwise.train.tree_log import read_trees
+
+    saved = checkpoints_of(run)
+    files = {int(file.stem): file for file in (run / "trees").glob("*.jsonl") if file.stem.isdigit()}
+    step = max(files, default=0) if step is None else step
+    if step not in files:
+        raise ConfigError(f"--step: {run}/trees has no trees of step {step}")
+    weights = saved.get(step, saved[max(saved)])
+    config = load_config(run / "config.yaml", [f"model.path={weights}", "model.lora=null"])
+    try:
+        trees = list(read_trees(files[step]))
+    except KeyError as error:
+        raise ConfigError(f"{files[step]}: its nodes have no {error}; an earlier version wrote them") from None
+    value = coupling(load_policy(config), trees, config)
+    if value is None:
+        return f"coupling at step {step}: undefined, since thoughts or answers have no gradient"
+    return f"coupling at step {step}: cosine {value:.3f} between thoughts' and answers' gradients ({weights.name})"
 
 
 def _gradient(policy: Policy, trees: list[Tree], config: Config, kinds: tuple[str, ...]) -> list[Any] | None:
