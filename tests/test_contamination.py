@@ -13,7 +13,7 @@ def test_a_problem_that_shares_thirteen_words_is_found_and_one_that_shares_twelv
     words = LONG.split()
     train = ["Before this. " + LONG.upper() + "! And more."]
     problems = {"all": LONG, "13": " ".join(words[:13]) + " other end", "12": " ".join(words[:12]) + " other end here",
-                "none": "Of something else entirely there is a question with many more words than just thirteen"}  # fmt: skip
+                "none": "Of something else there is a question with many more words than just thirteen"}  # fmt: skip
     outcome = contamination(problems, train)
     assert outcome.found == ["all", "13"] and outcome.share == 0.5 and outcome.train_rows == 1
     assert "2 of 4" in str(outcome)

@@ -131,7 +131,9 @@ def evaluate(
     )  # fmt: skip
 
 
-@app.command(epilog="Examples:  `branchwise report runs/mine`  ·  `branchwise report runs/grpo runs/ta-grpo --out both.html`")
+@app.command(
+    epilog="Examples:  `branchwise report runs/mine`  ·  `branchwise report runs/grpo runs/ta-grpo --out both.html`"
+)
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs; several are laid over each other.")],
     out: Annotated[Path | None, typer.Option(help="The file; default: report.html in the first run.")] = None,
@@ -161,7 +163,8 @@ def watch(
 def diagnose(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     coupling: Annotated[
-        bool, typer.Option("--coupling", help="Also the cosine between thoughts' and answers' gradients (loads the model).")
+        bool,
+        typer.Option("--coupling", help="Also the cosine between thoughts' and answers' gradients (loads the model)."),
     ] = False,
     step: Annotated[int | None, typer.Option(help="Step whose trees are taken for it; default: the last.")] = None,
 ) -> None:

@@ -73,7 +73,11 @@ def _gradient(policy: Policy, trees: list[Tree], config: Config, kinds: tuple[st
     for parameter in parameters:
         parameter.grad = None
     packs = build_packs(
-        trees, credits, budget=config.train.pack_tokens or default_budget(policy.device), device=policy.device, prune=True
+        trees,
+        credits,
+        budget=config.train.pack_tokens or default_budget(policy.device),
+        device=policy.device,
+        prune=True,
     )
     settings = config.algorithm.model_copy(update={"kl": 0.0, "entropy": 0.0})
     for pack in packs:

@@ -45,7 +45,9 @@ def _uniform(h: History) -> Iterator[Finding]:
         return
     kinds = {kind: h.mean(f"uniform/{level}/{kind}", RECENT) or 0.0 for kind in ("all_right", "all_wrong", "tied")}
     most = max(kinds, key=lambda kind: kinds[kind])
-    evidence = f"{share:.0%} of pools are uniform: " + ", ".join(f"{v:.0%} {k.replace('_', ' ')}" for k, v in kinds.items())
+    evidence = f"{share:.0%} of pools are uniform: " + ", ".join(
+        f"{v:.0%} {k.replace('_', ' ')}" for k, v in kinds.items()
+    )
     remedies = {
         "all_wrong": "easier or partly paid questions, worked examples in data.examples, or tree.uniform: resample",
         "all_right": "harder questions; tree.uniform: resample leaves solved ones out",
@@ -90,7 +92,9 @@ def _rewards(h: History) -> Iterator[Finding]:
         )
     spread = h.values("reward_std")
     if len(spread) >= 5 and float(spread[-RECENT:].max()) <= 1e-9:
-        yield Finding("problem", "the reward has no spread", "all rewards of the last steps are equal", "check the reward")
+        yield Finding(
+            "problem", "the reward has no spread", "all rewards of the last steps are equal", "check the reward"
+        )
 
 
 def _learning(h: History) -> Iterator[Finding]:
@@ -113,7 +117,7 @@ def _learning(h: History) -> Iterator[Finding]:
                 "problem",
                 "reward rises but held-out does not",
                 f"{told}, {held}",
-                "more or other training questions, fewer epochs, and a look at highly paid responses for reward hacking",
+                "more or other training questions, fewer epochs, and a look at what is highly paid",
             )
         elif after["held_out/low"] > before["held_out/high"]:
             yield Finding("good", "it learns", f"{told}, {held}, with intervals apart")

@@ -18,7 +18,7 @@ _VARIANTS = (("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"), ("\\left", ""), ("\\r
 def final_answer(text: str) -> str | None:
     """A response's final answer in one form, for votes and counts: the grader's own, blanks and spacing dropped."""
     try:
-        from branchwise.rewards.mathematics.extraction import final_answer as extract  # type: ignore[import-not-found]
+        from branchwise.rewards.mathematics.extraction import final_answer as extract
     except ImportError:
         from branchwise.rewards.math import final_answer as extract
 

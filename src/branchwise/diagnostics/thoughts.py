@@ -18,8 +18,8 @@ WINDOW = 50
 def thought_sums(trees: Iterable[Tree]) -> dict[str, float]:
     """Sums over the thoughts with two or more rewarded answers, which add up over processes and steps.
 
-    within: sample variance (ddof 1) of the answers' rewards of one thought. between: of the thoughts' values V under one
-    phrasing, and the mean of s²/M under it, which is the part of Var V that the answers' noise makes.
+    within: sample variance (ddof 1) of the answers' rewards of one thought. spread: of the thoughts' values V under one
+    phrasing; noise: the mean of s²/M under it, which is the part of Var V that the answers' noise makes.
     """
     sums: dict[str, float] = defaultdict(float)
     for tree in trees:

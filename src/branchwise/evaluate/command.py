@@ -102,7 +102,9 @@ def _slug(name: str) -> str:
 def _held_out(run: Path | None) -> tuple[str, Suite]:
     """The held-out data that the run itself was evaluated on."""
     if run is None:
-        raise ConfigError("--suite: name what to evaluate on, such as gsm8k; a model without a run has no held-out data")
+        raise ConfigError(
+            "--suite: name what to evaluate on, such as gsm8k; a model without a run has no held-out data"
+        )
     config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     if not config["data"]["eval"]:
         raise ConfigError(f"--suite: name what to evaluate on; {run}/config.yaml has no data.eval")
@@ -130,7 +132,7 @@ def _difference(first: list[Problem], second: list[Problem], settings: Evaluatio
         return {}
     differences = {}
     for k in (None, *settings.k):
-        pair = [by_problem(problems, k, settings.correct_at) for problems in (first, second)]
-        if pair[0].keys() & pair[1].keys():
-            differences[f"pass@{k}" if k else f"avg@{settings.samples}"] = paired_difference(*pair)
+        before, after = (by_problem(problems, k, settings.correct_at) for problems in (first, second))
+        if before.keys() & after.keys():
+            differences[f"pass@{k}" if k else f"avg@{settings.samples}"] = paired_difference(before, after)
     return differences

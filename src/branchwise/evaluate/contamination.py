@@ -37,12 +37,15 @@ class Contamination:
 def contamination(problems: dict[str, str], train: Iterable[str], n: int = NGRAM) -> Contamination:
     """Check problems (texts by id) against training questions.
 
-    Texts are compared in lower case, as words and numbers alone. A problem counts where n of its words in a row stand in
-    some training question; one shorter than n words where all of it does. Problems without a word never count.
+    Texts are compared in lower case, as words and numbers alone. A problem counts where n of its words in a row stand
+    in some training question; one shorter than n words where all of it does. Problems without a word never count.
     """
     words = {key: normalised(text) for key, text in problems.items()}
     lengths = sorted({min(n, len(w)) for w in words.values() if w})
-    wanted = {length: {g for w in words.values() if min(n, len(w)) == length for g in _grams(w, length)} for length in lengths}
+    wanted: dict[int, set[tuple[str, ...]]] = {length: set() for length in lengths}
+    for w in words.values():
+        if w:
+            wanted[min(n, len(w))].update(_grams(w, min(n, len(w))))
     seen: set[tuple[str, ...]] = set()
     rows = 0
     for text in train:

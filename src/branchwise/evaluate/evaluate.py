@@ -141,7 +141,7 @@ def vote(text: str, reward: str, columns: dict[str, Any]) -> str | None:
     if reward == "code":
         return None
     if reward == "choice":
-        from branchwise.rewards.choice import chosen  # type: ignore[import-not-found]
+        from branchwise.rewards.choice import chosen
 
         letters = "ABCDEFGHIJ"
         return chosen(text, dict(zip(letters, columns.get("choices") or [])) or None)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from branchwise.diagnostics.pools import uniform_at
 from branchwise.diagnostics.responses import disagreement
 from branchwise.evaluate.statistics import Interval, bootstrap, majority_at_k, pass_at_k
 from branchwise.evaluate.store import Problem, Sample
@@ -41,7 +41,7 @@ class Scores:
         return values
 
 
-def score(problems: list[Problem], ks: list[int], correct_at: float = 1.0) -> Scores:
+def score(problems: list[Problem], ks: Sequence[int], correct_at: float = 1.0) -> Scores:
     """Scores of the problems' samples.
 
     Args:
@@ -101,7 +101,7 @@ def _shares(problems: list[Problem], right: list[list[bool]]) -> dict[str, float
         "unanswered": float(np.mean([s.answer is None for s in samples])),
         "tokens": float(np.mean([s.tokens for s in samples])),
     }
-    uniform = [uniform_at(len(r), sum(r), len(r)) for r in right if len(r) > 1]
+    uniform = [sum(r) in (0, len(r)) for r in right if len(r) > 1]
     if uniform:
         shares["uniform"] = float(np.mean(uniform))
     apart = [disagreement([s.answer for s in problem.samples]) for problem in problems]

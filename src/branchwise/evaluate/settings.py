@@ -31,7 +31,7 @@ class EvaluationSettings(Section):
     """As it was named: `NAME`, `NAME=FILE`, a file, or `reasoning_gym:TASK`."""
     samples: int = Field(8, ge=1)
     """n: responses to each problem."""
-    k: list[int] = [1, 2, 4, 8]
+    k: tuple[int, ...] = (1, 2, 4, 8)
     """pass@k and maj@k for each of these."""
     temperature: float = Field(0.6, ge=0)
     """0 is greedy."""
@@ -50,7 +50,7 @@ class EvaluationSettings(Section):
     """Only the first so many problems."""
     seed: int = 0
     batch: int = Field(16, ge=1)
-    """Problems sampled together and stored at once. It shapes batches and so rounding: a resumed evaluation keeps it."""
+    """Problems sampled together and stored at once. It shapes rounding: a resumed evaluation keeps it."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     max_rows: int = Field(256, ge=1)

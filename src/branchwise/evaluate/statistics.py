@@ -55,7 +55,9 @@ def pass_at_k(n: int, c: int, k: int) -> float | None:
     return -math.expm1(math.fsum(math.log1p(-many / (n - j)) for j in range(few)))
 
 
-def majority_at_k(answers: Sequence[str | None], correct: Sequence[bool | float], k: int, seed: int = 0) -> float | None:
+def majority_at_k(
+    answers: Sequence[str | None], correct: Sequence[bool | float], k: int, seed: int = 0
+) -> float | None:
     """Expected score of the most frequent answer among k of the samples, drawn without replacement (maj@k).
 
     A sample without an answer has no vote; a subset without any vote scores 0; equal votes share the score. Exact over

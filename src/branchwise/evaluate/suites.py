@@ -108,9 +108,7 @@ SUITES = {
             prepare=_olympiad,
         ),
         Suite("minerva", _hub("math-ai/minervamath")),
-        Suite(
-            "gpqa-diamond", _hub("Idavidrein/gpqa", split="train", subset="gpqa_diamond"), "choice", CHOICE, _gpqa
-        ),
+        Suite("gpqa-diamond", _hub("Idavidrein/gpqa", split="train", subset="gpqa_diamond"), "choice", CHOICE, _gpqa),
         Suite("mmlu-stem", _hub("cais/mmlu", subset="all"), "choice", CHOICE, _stem),
         Suite("humaneval", _hub("openai/openai_humaneval"), "code", COMPLETE, _humaneval),
         Suite("mbpp", _hub("google-research-datasets/mbpp", subset="full"), "code", WRITE, _mbpp),

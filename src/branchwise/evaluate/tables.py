@@ -80,9 +80,8 @@ def _remarks(outcome: Outcome) -> list[str]:
     if outcome.contamination:
         lines.append(f"- {outcome.name}, contamination: {outcome.contamination}")
     shares = outcome.scores.shares | outcome.extra
-    if shares:
-        told = ", ".join(f"{k.replace('_', ' ')} {v:.1f}" if k == "tokens" else f"{k.replace('_', ' ')} {v:.3f}" for k, v in shares.items())
-        lines.append(f"- {outcome.name}: {told}; {outcome.scores.problems} problems in {outcome.seconds:.0f} s")
+    told = ", ".join(f"{k.replace('_', ' ')} {v:.{1 if k == 'tokens' else 3}f}" for k, v in shares.items())
+    lines.append(f"- {outcome.name}: {told}; {outcome.scores.problems} problems in {outcome.seconds:.0f} s")
     return lines
 
 

@@ -68,7 +68,9 @@ def screen(history: History) -> Group:
         interval = f"[{h['held_out/low']:.3f}, {h['held_out/high']:.3f}]"
         course = sparkline([one["held_out/mean"] for one in history.held_out])
         table.add_row("held_out", f"{h['held_out/mean']:.4g}", interval, course)
-    lines = [Text(f"{f.level}: {f.what} ({f.evidence})" + (f" → {f.remedy}" if f.remedy else "")) for f in diagnose(history)]
+    lines = [
+        Text(f"{f.level}: {f.what} ({f.evidence})" + (f" → {f.remedy}" if f.remedy else "")) for f in diagnose(history)
+    ]
     return Group(table, *lines)
 
 
