@@ -103,7 +103,7 @@ function treeView(tree, query) {
   for (const [i, n] of tree.nodes.entries()) {
     if (n.parent >= 0 || !below[i].length) continue;
     const words = n.wording || n.text;
-    const head = node("div", { class: "phrasing" },
+    const head = node("div", { class: "phrasing", id: `node-${i}` },
       node("div", { class: "name" }, n.index === 0 ? "original question" : `rephrasing ${n.index}`,
         node("span", { class: "badge strong" }, `mean reward ${number(valueOf(tree, below, i))}`)),
       node("div", { class: "text" }, rendered(view.prompts ? n.text : words, query, view.math)));
