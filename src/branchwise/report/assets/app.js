@@ -64,7 +64,8 @@ function showEvals() {
     const stepped = shown().flatMap(([run, r]) => {
       const evals = run.evals.filter((e) => e.suite === suite && e.step !== null);
       return ["uniform", "answers_disagree", "diversity"].filter((key) => evals.some((e) => key in e.shares)).map((key, j) => ({
-        label: key.replace("_", " "), color: color(j), dash: DASHES[r % 3], x: evals.map((e) => e.step), y: evals.map((e) => e.shares[key] ?? null),
+        label: (DATA.runs.length > 1 ? `${run.name} ` : "") + key.replace("_", " "),
+        color: color(DATA.runs.length > 1 ? r : j), dash: DATA.runs.length > 1 ? DASHES[j] : undefined, x: evals.map((e) => e.step), y: evals.map((e) => e.shares[key] ?? null),
       }));
     });
     if (stepped.length) chart(host, `Fixed questions by checkpoint, ${suite}`, stepped, { height: 260 });

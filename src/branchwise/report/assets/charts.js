@@ -80,9 +80,10 @@ function histogramChart(host, title, histograms) {
       paths: uPlot.paths.bars({ align: 1, size: [1, Infinity] }), value: (u, v) => (v === null ? "–" : (100 * v).toFixed(1) + " %"),
     });
   }
+  const from = Math.min(...known.map((h) => h.data.edges[0])), to = Math.max(...known.map((h) => h.data.edges.at(-1)));
   const draw = () => new uPlot({
     width: Math.max(220, box.clientWidth), height: 190, cursor: { y: false, points: { show: false } }, series,
-    scales: { x: { time: false }, y: { range: (u, low, high) => [0, high * 1.05] } },
+    scales: { x: { time: false, range: () => [from, to] }, y: { range: (u, low, high) => [0, high * 1.05] } },
     axes: [axis({ size: 30 }), axis({ values: (u, ticks) => ticks.map((v) => (100 * v).toFixed(0) + " %") })],
   }, uPlot.join(tables), box);
   charts.push({ box, plot: draw(), draw });
