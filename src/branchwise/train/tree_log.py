@@ -40,7 +40,7 @@ def _node_record(tree: Tree, place: int, advantage: Any, decode: Decode) -> dict
     if node.kind == "phrasing":
         return entry | {"wording": _wording(tree.question.phrasings[node.index])}
     entry["logprob"] = round(float(node.logprobs_T.sum()), 4)
-    entry["logprobs"] = [round(float(x), 2) for x in node.logprobs_T]
+    entry["logprobs"] = [round(float(x), 2) or 0 for x in node.logprobs_T]
     if (spans := token_spans(entry["ids"], entry["text"], decode)) is not None:
         entry["spans"] = spans
     if not node.sampled_T.all():
@@ -60,12 +60,21 @@ def _wording(prompt: Any) -> str:
     return prompt if isinstance(prompt, str) else question_text(prompt)
 
 
+_PIECES: dict[Decode, dict[int, str]] = {}
+"""Each tokenizer's tokens, decoded once: a step has hundreds of thousands."""
+
+
 def token_spans(ids: list[int], text: str, decode: Decode) -> list[int] | None:
     """How many characters of `text` each token gives; a character of several tokens belongs to its last.
 
-    Each token is decoded after the one before it, since some tokenizers drop a text's leading blank. None where the
-    pieces do not make up the text.
+    Tokens are decoded one by one, and where these do not make up the text, each after the one before it: some tokenizers
+    drop a text's leading blank, and a character may have several tokens. None where that does not make it up, either.
     """
+    pieces = _PIECES.setdefault(decode, {})
+    for token in set(ids).difference(pieces):
+        pieces[token] = decode([token])
+    if "".join(pieces[token] for token in ids) == text:
+        return [len(pieces[token]) for token in ids]
     spans: list[int] = []
     group: list[int] = []
     before: list[int] = []
