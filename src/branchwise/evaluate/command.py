@@ -15,7 +15,14 @@ from branchwise.diagnostics.responses import diversity, embedder
 from branchwise.evaluate.contamination import Contamination, contamination, question_texts
 from branchwise.evaluate.evaluate import LoadedEngine, Say, evaluate
 from branchwise.evaluate.scores import by_problem, score
-from branchwise.evaluate.settings import EvaluationSettings, checkpoints_of, run_of, settings_for, weights_of
+from branchwise.evaluate.settings import (
+    EvaluationSettings,
+    checkpoints_of,
+    run_of,
+    settings_for,
+    weights_of,
+    with_kv_memory,
+)
 from branchwise.evaluate.statistics import paired_difference
 from branchwise.evaluate.store import Problem
 from branchwise.evaluate.suites import Suite, find_suite
@@ -58,10 +65,11 @@ def run_eval(
     for name, (weights, step) in named.items():
         engine = None
         for spec, suite in found:
-            settings = settings_for(weights, suite, spec, options)
+            folder = out / _slug(name) / suite.name
+            settings = with_kv_memory(settings_for(weights, suite, spec, options), folder)
             engine = engine or LoadedEngine(settings.config())
             start = time.monotonic()
-            problems = evaluate(settings, suite, out / _slug(name) / suite.name, engine, say)
+            problems = evaluate(settings, suite, folder, engine, say)
             outcome = Outcome(settings, name, suite.name, score(problems, settings.k, settings.correct_at), step)
             outcome.seconds = time.monotonic() - start
             outcome.contamination = _contamination(problems, train_data, run_of(weights))

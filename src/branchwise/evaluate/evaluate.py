@@ -92,7 +92,9 @@ def _load_engine(config: Config, tokenizer: Any) -> Engine:
     model = AutoModelForCausalLM.from_pretrained(
         m.path, revision=m.revision, trust_remote_code=m.trust_remote_code, dtype=dtype, device_map={"": device}
     ).eval()
-    return TransformersEngine(model, tokenizer, dtype=dtype, device=device, max_rows=config.sampling.max_rows)
+    s = config.sampling
+    kv_bytes = None if s.kv_memory_gb is None else 1e9 * s.kv_memory_gb
+    return TransformersEngine(model, tokenizer, dtype=dtype, device=device, max_rows=s.max_rows, kv_bytes=kv_bytes)
 
 
 def _sampling(settings: EvaluationSettings) -> Sampling:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,6 +55,9 @@ class EvaluationSettings(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     max_rows: int = Field(256, ge=1)
+    kv_memory_gb: float | None = Field(None, gt=0)
+    """The most that keys and values may take. Default: a third of the memory that is free when it begins; a resumed
+    evaluation keeps the value, for it shapes rounding."""
 
     def config(self) -> Config:
         """The same as the settings that training's parts read."""
@@ -70,6 +74,7 @@ class EvaluationSettings(Section):
                 max_answer_tokens=self.max_answer_tokens,
                 dtype=self.dtype,
                 max_rows=self.max_rows,
+                kv_memory_gb=self.kv_memory_gb,
             ),
             train=TrainConfig(seed=self.seed, device=self.device),
         )
@@ -100,6 +105,21 @@ def settings_for(model: str | Path, suite: Suite, spec: str, given: dict[str, An
     values |= {key: value for key, value in given.items() if value is not None and key not in DataConfig.model_fields}
     data |= {key: value for key, value in given.items() if value is not None and key in DataConfig.model_fields}
     return EvaluationSettings(**values, data=DataConfig(**data))
+
+
+def with_kv_memory(settings: EvaluationSettings, folder: Path) -> EvaluationSettings:
+    """The settings with the memory of keys and values in them: that of the evaluation in `folder`, else from now."""
+    if settings.kv_memory_gb is not None:
+        return settings
+    stated = folder / "settings.json"
+    if stated.is_file():
+        kept = json.loads(stated.read_text(encoding="utf-8")).get("kv_memory_gb")
+    else:
+        from branchwise.policy.load import pick_device
+        from branchwise.rollout.memory import kv_memory_gb
+
+        kept = kv_memory_gb(pick_device(settings.device))
+    return settings.model_copy(update={"kv_memory_gb": kept})
 
 
 def is_own(suite: Suite) -> bool:

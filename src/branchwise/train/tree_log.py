@@ -67,8 +67,8 @@ _PIECES: dict[Decode, dict[int, str]] = {}
 def token_spans(ids: list[int], text: str, decode: Decode) -> list[int] | None:
     """How many characters of `text` each token gives; a character of several tokens belongs to its last.
 
-    Tokens are decoded one by one, and where these do not make up the text, each after the one before it: some tokenizers
-    drop a text's leading blank, and a character may have several tokens. None where that does not make it up, either.
+    Tokens are decoded one by one, and where these do not make up the text, each after the one before it: some
+    tokenizers drop a text's leading blank, and a character may have several tokens. None where neither makes it up.
     """
     pieces = _PIECES.setdefault(decode, {})
     for token in set(ids).difference(pieces):
