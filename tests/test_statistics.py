@@ -1,13 +1,17 @@
 """pass@k, maj@k and intervals, against enumeration, arbitrary precision and simulation."""
 
+import json
 import math
 from fractions import Fraction
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from branchwise.evaluate import bootstrap, majority_at_k, paired_difference, pass_at_k
+
+ROOT = Path(__file__).parent.parent
 
 
 def by_enumeration(n, c, k):
@@ -46,6 +50,19 @@ def test_fewer_samples_than_k_say_nothing(n, c, k):
 )  # fmt: skip
 def test_pass_at_k_by_hand(n, c, k, value):
     assert pass_at_k(n, c, k) == pytest.approx(value, abs=1e-9)
+
+
+def test_pass_at_k_of_the_shared_cases():
+    file = ROOT.parent / "shared" / "cases" / "cases.jsonl"
+    if not file.is_file():
+        pytest.skip("no ../shared/cases beside this checkout")
+    cases = [case for line in file.open() if (case := json.loads(line))["kind"] == "d"]
+    assert cases
+    for case in cases:
+        triples = case["input"]["n_c_k"]
+        values = case["expected"].get("pass_at_k", [None] * len(triples))
+        for (n, c, k), value in zip(triples, values, strict=True):
+            assert pass_at_k(n, c, k) == (value if value is None else pytest.approx(value, abs=1e-9))
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 0)])

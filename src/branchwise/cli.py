@@ -97,7 +97,9 @@ def evaluate(
     top_p: Annotated[float | None, typer.Option(help="Default 0.95.")] = None,
     max_thought_tokens: Annotated[int | None, typer.Option()] = None,
     max_answer_tokens: Annotated[int | None, typer.Option()] = None,
-    marker: Annotated[str | None, typer.Option(help="Ends a thought, such as </think>; default: the run's.")] = None,
+    marker: Annotated[
+        str | None, typer.Option(help="Ends a thought, such as </think>; '': none; default: the run's.")
+    ] = None,
     template: Annotated[str | None, typer.Option(help="The user's message around {question}.")] = None,
     system_prompt: Annotated[str | None, typer.Option()] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many problems.")] = None,

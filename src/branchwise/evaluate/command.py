@@ -11,7 +11,7 @@ import yaml
 
 from branchwise.config import ConfigError, Source
 from branchwise.data.load import load_rows
-from branchwise.diagnostics.responses import diversity, embedder
+from branchwise.diagnostics.responses import Embed, diversity, embedder
 from branchwise.evaluate.contamination import Contamination, contamination, question_texts
 from branchwise.evaluate.evaluate import LoadedEngine, Say, evaluate
 from branchwise.evaluate.scores import by_problem, score
@@ -26,7 +26,7 @@ from branchwise.evaluate.settings import (
 from branchwise.evaluate.statistics import paired_difference
 from branchwise.evaluate.store import Problem
 from branchwise.evaluate.suites import Suite, find_suite
-from branchwise.evaluate.tables import Outcome, write
+from branchwise.evaluate.tables import Outcome, markdown, write
 
 
 def run_eval(
@@ -45,11 +45,11 @@ def run_eval(
     Args:
         models: runs, folders of weights, or hub ids; differences are from the first.
         suites: as `find_suite` takes them; none: the held-out data of the first model's run.
-        out: where results and samples go; default: `evals` in the first model's run, else `evals/`.
+        out: for results and samples; default: `evals` in the first model's run, else `evals/`.
         options: of `EvaluationSettings` and `DataConfig`, None where not given.
         checkpoints: evaluate each saved model of the one run named.
-        train_data: a file or dataset id whose questions the suites are checked against; default: the run's own.
-        diversity_model: a sentence-transformers model to measure the diversity of responses with.
+        train_data: whose questions the suites are checked against; default: the run's own.
+        diversity_model: a sentence-transformers model.
         say: shows a line of progress.
 
     Raises:
@@ -59,9 +59,9 @@ def run_eval(
     run = run_of(next(iter(named.values()))[0])
     found = [(spec, find_suite(spec)) for spec in suites] or [_held_out(run)]
     out = out or (run / "evals" if run else Path("evals"))
+    embed = embedder(diversity_model) if diversity_model else None
     outcomes: list[Outcome] = []
     firsts: dict[str, list[Problem]] = {}
-    embed = embedder(diversity_model) if diversity_model else None
     for name, (weights, step) in named.items():
         engine = None
         for spec, suite in found:
@@ -74,11 +74,18 @@ def run_eval(
             outcome.seconds = time.monotonic() - start
             outcome.contamination = _contamination(problems, train_data, run_of(weights))
             outcome.difference = _difference(firsts.setdefault(suite.name, problems), problems, settings)
-            if embed and (value := diversity([[s.text for s in p.samples] for p in problems], embed)) is not None:
-                outcome.extra["diversity"] = value
+            outcome.extra = _diversity(problems, embed)
             outcomes.append(outcome)
             write(outcomes, out)
-    return write(outcomes, out)
+    return markdown(outcomes)
+
+
+def _diversity(problems: list[Problem], embed: Embed | None) -> dict[str, float]:
+    """Of responses in meaning, where it was asked for and there are two to compare."""
+    if embed is None:
+        return {}
+    value = diversity([[sample.text for sample in problem.samples] for problem in problems], embed)
+    return {} if value is None else {"diversity": value}
 
 
 def powers_of_two(n: int) -> list[int]:

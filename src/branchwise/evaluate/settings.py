@@ -103,6 +103,7 @@ def settings_for(model: str | Path, suite: Suite, spec: str, given: dict[str, An
         if is_own(suite):
             values["rewards"] = config["rewards"]
     values |= {key: value for key, value in given.items() if value is not None and key not in DataConfig.model_fields}
+    values["marker"] = values.get("marker") or None  # '' asks for none
     data |= {key: value for key, value in given.items() if value is not None and key in DataConfig.model_fields}
     return EvaluationSettings(**values, data=DataConfig(**data))
 

@@ -32,13 +32,14 @@ class Outcome:
     seconds: float = 0.0
 
 
-def write(outcomes: list[Outcome], folder: Path) -> str:
-    """Write results.json, results.md and results.csv; return the Markdown."""
+def write(outcomes: list[Outcome], folder: Path) -> None:
+    """Write results.md and results.csv; in results.json earlier evaluations of other models and suites stay."""
     folder.mkdir(parents=True, exist_ok=True)
     records = [_record(outcome) for outcome in outcomes]
+    fresh = {(record["suite"], record["model"]) for record in records}
+    records = [old for old in _earlier(folder) if (old["suite"], old["model"]) not in fresh] + records
     (folder / "results.json").write_text(json.dumps(records, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    text = markdown(outcomes)
-    (folder / "results.md").write_text(text, encoding="utf-8")
+    (folder / "results.md").write_text(markdown(outcomes), encoding="utf-8")
     with (folder / "results.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["suite", "model", "step", "score", "k", "mean", "low", "high", "problems"])
@@ -46,7 +47,11 @@ def write(outcomes: list[Outcome], folder: Path) -> str:
             for score, k, interval in _cells(outcome):
                 numbers = [interval.mean, interval.low, interval.high, interval.n] if interval else ["", "", "", 0]
                 writer.writerow([outcome.suite, outcome.name, outcome.step, score, k, *numbers])
-    return text
+
+
+def _earlier(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "results.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
 
 
 def markdown(outcomes: list[Outcome]) -> str:

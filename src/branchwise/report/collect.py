@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -44,7 +45,7 @@ def collect_run(folder: str | Path, tree_bytes: int | None) -> RunData:
         ConfigError: the folder is no run's.
     """
     history = read_history(folder)
-    files = _tree_files(history.path / "trees")
+    files = _tree_files(history)
     kept = _spaced(files, tree_bytes)
     run = RunData(_data(history), [])
     rewards: list[float] = []
@@ -147,8 +148,11 @@ def _evals(run: Path) -> list[dict[str, Any]]:
     return evals
 
 
-def _tree_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.jsonl"))
+def _tree_files(history: History) -> list[Path]:
+    """Files of trees, those of an earlier and longer run in the same folder left out."""
+    last = max([h["step"] for h in (*history.steps, *history.held_out)], default=0)
+    files = sorted((history.path / "trees").glob("*.jsonl"))
+    return [file for file in files if int(re.findall(r"\d+", file.stem)[-1]) <= last]
 
 
 def _spaced(files: list[Path], most: int | None) -> list[Path]:
