@@ -90,6 +90,13 @@ def test_an_interrupted_evaluation_ends_as_one_in_one_go(whole, model, problems,
     assert first == second
 
 
+def test_a_whole_evaluation_is_not_sampled_again(whole, model, problems):
+    before = samples(whole[0])
+    said = []
+    run_eval([model], [problems], whole[0], OPTIONS, say=said.append)
+    assert samples(whole[0]) == before and said[-1] == "sums: 7 of 7 problems are done already"
+
+
 @pytest.mark.slow
 def test_a_killed_process_goes_on_where_it_was(whole, model, problems, tmp_path):
     code = "from branchwise.cli import main; main()"

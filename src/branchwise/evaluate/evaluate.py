@@ -40,8 +40,8 @@ def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: L
     say(f"{suite.name}: {str(report).removeprefix('the dataset: ')}")
     rewards = RewardRunner.of(None, config, tokenizer)
     rewards.check({column for question in questions for column in question.columns})
-    done = store.load(settings.batch) if len(questions) > 0 else []
-    if len(done) > 0:
+    done = store.load(settings.batch, len(questions))
+    if done:
         say(f"{suite.name}: {len(done)} of {len(questions)} problems are done already")
     start, first = time.monotonic(), len(done)
     for begin in range(first, len(questions), settings.batch):

@@ -53,15 +53,17 @@ class Store:
             _check_same(json.loads(stated.read_text(encoding="utf-8")), settings, folder)
         stated.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
-    def load(self, batch: int) -> list[Problem]:
+    def load(self, batch: int, total: int) -> list[Problem]:
         """The problems that are done, whole batches alone: a batch is sampled together or not at all.
 
-        Lines after the last whole batch, and one that was cut short, are taken off the file.
+        Lines after the last whole batch, and one that was cut short, are taken off the file; of `total` problems the
+        last batch may be smaller.
         """
         if not self.file.exists():
             return []
         lines = self.file.read_bytes().split(b"\n")[:-1]
-        lines = lines[: len(lines) - len(lines) % batch]
+        if len(lines) < total:
+            lines = lines[: len(lines) - len(lines) % batch]
         self.file.write_bytes(b"".join(line + b"\n" for line in lines))
         return [_problem(json.loads(line)) for line in lines]
 
