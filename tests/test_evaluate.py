@@ -62,6 +62,7 @@ def test_every_sample_is_stored_and_every_setting_stated(whole):
     for key in ("samples", "temperature", "top_p", "seed", "max_thought_tokens", "marker", "batch"):
         assert key in record["settings"] and f'"{key}"' in text
     assert record["settings"]["data"]["template"] == "{question}"
+    assert record["seconds"] > 0
 
 
 def test_tables_say_where_k_is_too_large(whole):

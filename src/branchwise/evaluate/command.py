@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from branchwise.evaluate.settings import (
     with_kv_memory,
 )
 from branchwise.evaluate.statistics import paired_difference
-from branchwise.evaluate.store import Problem
+from branchwise.evaluate.store import Problem, read_seconds
 from branchwise.evaluate.suites import Suite, find_suite
 from branchwise.evaluate.tables import Outcome, markdown, write
 
@@ -68,10 +67,9 @@ def run_eval(
             folder = out / _slug(name) / suite.name
             settings = with_kv_memory(settings_for(weights, suite, spec, options), folder)
             engine = engine or LoadedEngine(settings.config())
-            start = time.monotonic()
             problems = evaluate(settings, suite, folder, engine, say)
             outcome = Outcome(settings, name, suite.name, score(problems, settings.k, settings.correct_at), step)
-            outcome.seconds = time.monotonic() - start
+            outcome.seconds = read_seconds(folder)
             outcome.contamination = _contamination(problems, train_data, run_of(weights))
             outcome.difference = _difference(firsts.setdefault(suite.name, problems), problems, settings)
             outcome.extra = _diversity(problems, embed)

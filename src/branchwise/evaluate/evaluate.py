@@ -45,6 +45,7 @@ def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: L
         say(f"{suite.name}: {len(done)} of {len(questions)} problems are done already")
     start, first = time.monotonic(), len(done)
     for begin in range(first, len(questions), settings.batch):
+        begun = time.monotonic()
         part = questions[begin : begin + settings.batch]
         trees = [
             seedling(question, [renderer.ids(question.phrasings[0])], draw=begin + i, step=EVALUATION)
@@ -53,7 +54,7 @@ def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: L
         engine.get().grow([Limb(tree, 0, settings.samples, 1) for tree in trees], _sampling(settings))
         rewards.score(trees)
         problems = [_problem(tree, tokenizer, settings.marker, suite.reward) for tree in trees]
-        store.append(problems)
+        store.append(problems, time.monotonic() - begun)
         done += problems
         say(_progress(suite.name, done, len(questions), first, time.monotonic() - start))
     return done

@@ -67,9 +67,18 @@ class Store:
         self.file.write_bytes(b"".join(line + b"\n" for line in lines))
         return [_problem(json.loads(line)) for line in lines]
 
-    def append(self, problems: list[Problem]) -> None:
+    def append(self, problems: list[Problem], seconds: float) -> None:
+        """Write problems, and add the time they took to that of all tries."""
+        total = seconds + read_seconds(self.folder)
+        (self.folder / "seconds.json").write_text(json.dumps(round(total, 2)) + "\n", encoding="utf-8")
         with self.file.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(asdict(problem), ensure_ascii=False, default=str) + "\n" for problem in problems)
+
+
+def read_seconds(folder: Path) -> float:
+    """What the stored samples took to draw and grade, over all tries."""
+    file = folder / "seconds.json"
+    return float(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else 0.0
 
 
 def read_problems(folder: Path) -> list[Problem]:
