@@ -13,6 +13,8 @@ import tiny
 import yaml
 
 from branchwise import ConfigError, Trainer
+from branchwise.data.load import Rows
+from branchwise.data.questions import questions
 from branchwise.diagnostics.coupling import coupling, run_coupling
 from branchwise.diagnostics.history import read_history
 from branchwise.evaluate.command import powers_of_two, run_eval
@@ -271,6 +273,17 @@ def test_suites_are_read_from_files_with_the_same_columns(shared_data, name):
     assert settings.rewards[0].function == SUITES[name].reward
     if suite.reward == "choice":
         assert rows[0]["options"].startswith("A. ") and rows[0]["answer"] in "ABCD"
+
+
+def test_programs_are_asked_for_in_the_chat_template_and_graded_by_the_bare_prompt(shared_data):
+    suite = find_suite(f"humaneval={shared_data}/humaneval.jsonl")
+    rows = suite_rows(suite, 2).rows
+    data = settings_for("some/model", suite, "humaneval", {}).data
+    found, _ = questions(Rows("rows", rows), data)
+    (message,) = found[0].phrasings[0]
+    assert message["role"] == "user" and message["content"].startswith("Complete this Python function.")
+    assert "def has_close_elements" in message["content"]
+    assert found[0].columns["prompt"][0]["content"].startswith("from typing")
 
 
 def test_hub_columns_are_brought_to_the_graders():

@@ -101,6 +101,11 @@ def test_the_interval_is_that_of_a_mean_of_coin_throws():
     assert interval.low == pytest.approx(0.402, abs=0.012) and interval.high == pytest.approx(0.598, abs=0.012)
 
 
+def test_an_interval_stays_within_the_values_there_are():
+    interval = bootstrap([1.0] * 19 + [0.0])
+    assert interval.high == 1.0 and 0 < interval.low < 0.95
+
+
 def test_no_problem_is_an_error():
     with pytest.raises(ValueError, match="no problem"):
         bootstrap([])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -34,29 +35,30 @@ def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: L
     """
     config = settings.config()
     store = Store(folder, settings.model_dump())
-    tokenizer = engine.tokenizer
-    renderer = Renderer.of(tokenizer, config)
+    renderer = Renderer.of(engine.tokenizer, config)
     questions, report = load_questions(suite_rows(suite, settings.limit).rows, settings.data, renderer)
     say(f"{suite.name}: {str(report).removeprefix('the dataset: ')}")
-    rewards = RewardRunner.of(None, config, tokenizer)
-    rewards.check({column for question in questions for column in question.columns})
     done = store.load(settings.batch, len(questions))
     if done:
         say(f"{suite.name}: {len(done)} of {len(questions)} problems are done already")
+    if len(done) == len(questions):
+        return done
     start, first = time.monotonic(), len(done)
-    for begin in range(first, len(questions), settings.batch):
-        begun = time.monotonic()
-        part = questions[begin : begin + settings.batch]
-        trees = [
-            seedling(question, [renderer.ids(question.phrasings[0])], draw=begin + i, step=EVALUATION)
-            for i, question in enumerate(part)
-        ]
-        engine.get().grow([Limb(tree, 0, settings.samples, 1) for tree in trees], _sampling(settings))
-        rewards.score(trees)
-        problems = [_problem(tree, tokenizer, settings.marker, suite.reward) for tree in trees]
-        store.append(problems, time.monotonic() - begun)
-        done += problems
-        say(_progress(suite.name, done, len(questions), first, time.monotonic() - start))
+    with closing(RewardRunner.of(None, config, engine.tokenizer)) as rewards:
+        rewards.check({column for question in questions for column in question.columns})
+        rewards.start()
+        for begin in range(first, len(questions), settings.batch):
+            begun = time.monotonic()
+            trees = [
+                seedling(question, [renderer.ids(question.phrasings[0])], draw=draw, step=EVALUATION)
+                for draw, question in enumerate(questions[begin : begin + settings.batch], start=begin)
+            ]
+            engine.get().grow([Limb(tree, 0, settings.samples, 1) for tree in trees], _sampling(settings))
+            rewards.score(trees)
+            problems = [_problem(tree, engine.tokenizer, settings.marker, suite.reward) for tree in trees]
+            store.append(problems, time.monotonic() - begun)
+            done += problems
+            say(_progress(suite.name, done, len(questions), first, time.monotonic() - start))
     return done
 
 
@@ -64,13 +66,10 @@ class LoadedEngine:
     """A model's tokenizer at once, and its engine once something has to be sampled: all may be stored already."""
 
     def __init__(self, config: Config) -> None:
-        from transformers import AutoTokenizer
+        from branchwise.policy.load import load_tokenizer
 
         self.config = config
-        m = config.model
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(
-            m.path, revision=m.revision, trust_remote_code=m.trust_remote_code
-        )
+        self.tokenizer: Any = load_tokenizer(config.model)
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self._engine: Engine | None = None
@@ -82,17 +81,12 @@ class LoadedEngine:
 
 
 def _load_engine(config: Config, tokenizer: Any) -> Engine:
-    from transformers import AutoModelForCausalLM
-
-    from branchwise.policy.load import pick_device, pick_precision
+    from branchwise.policy.load import load_weights, pick_device, pick_precision
     from branchwise.rollout.transformers import TransformersEngine
 
     device = pick_device(config.train.device)
     dtype = pick_precision(config.sampling.dtype, device)
-    m = config.model
-    model = AutoModelForCausalLM.from_pretrained(
-        m.path, revision=m.revision, trust_remote_code=m.trust_remote_code, dtype=dtype, device_map={"": device}
-    ).eval()
+    model = load_weights(config.model, device, dtype).eval()
     s = config.sampling
     kv_bytes = None if s.kv_memory_gb is None else 1e9 * s.kv_memory_gb
     return TransformersEngine(model, tokenizer, dtype=dtype, device=device, max_rows=s.max_rows, kv_bytes=kv_bytes)
@@ -111,9 +105,9 @@ def _sampling(settings: EvaluationSettings) -> Sampling:
 
 def _problem(tree: Tree, tokenizer: Any, marker: str | None, reward: str) -> Problem:
     question = tree.question
-    prompt = question.phrasings[0]
     columns = question.columns
-    asked = columns.get("question") or columns.get("problem") or question_text(prompt) or str(prompt)
+    given = columns.get("prompt")
+    asked = columns.get("question") or columns.get("problem") or question_text(given) or given
     samples = [_sample(tree, leaf, tokenizer, marker, reward) for leaf in tree.leaves()]
     return Problem(question.id, str(asked), columns.get("answer"), samples)
 

@@ -100,8 +100,9 @@ def _vote(answers: list[str | None], score: dict[str, float]) -> float:
 def bootstrap(values_B: Sequence[float], resamples: int = 10_000, seed: int = 0) -> Interval:
     """The mean over problems and its 95% interval, problems resampled with replacement.
 
-    The percentile interval, its distances from the mean stretched by √(B/(B−1)): a resample's variance is that much too
-    small. Samples within a problem are not resampled: the interval is of the mean over such problems as these.
+    The percentile interval, its distances from the mean stretched by √(B/(B−1)), for a resample's variance is that much
+    too small, and kept within the values that there are. Samples within a problem are not resampled: the interval is of
+    the mean over such problems as these.
 
     Args:
         values_B: a value for each problem.
@@ -117,8 +118,8 @@ def bootstrap(values_B: Sequence[float], resamples: int = 10_000, seed: int = 0)
     mean = float(x_B.mean())
     means = _resampled_means(x_B, resamples, seed)
     stretch = math.sqrt(len(x_B) / max(1, len(x_B) - 1))
-    low, high = (mean + stretch * (float(q) - mean) for q in np.percentile(means, [2.5, 97.5]))
-    return Interval(mean, low, high, len(x_B))
+    low, high = mean + stretch * (np.percentile(means, [2.5, 97.5]) - mean)
+    return Interval(mean, max(float(low), float(x_B.min())), min(float(high), float(x_B.max())), len(x_B))
 
 
 def _resampled_means(x_B: np.ndarray, resamples: int, seed: int) -> np.ndarray:

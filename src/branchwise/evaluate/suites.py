@@ -67,7 +67,8 @@ def _options(choices: list[str]) -> str:
 
 
 def _humaneval(row: Row) -> Row:
-    return {**row, "id": row["task_id"], "question": row["prompt"]}
+    """The prompt as a message: plain text would be continued without a chat template."""
+    return {**row, "id": row["task_id"], "prompt": [{"role": "user", "content": row["prompt"]}]}
 
 
 def _mbpp(row: Row) -> Row | None:

@@ -36,7 +36,7 @@ def load_policy(config: Config, *, model: Any = None, processing_class: Any = No
         )
     precision = pick_precision(config.train.precision, device)
     held = torch.float32 if peft_config is None else precision
-    model = _load(m, device, held) if model is None else model.to(device)
+    model = load_weights(m, device, held) if model is None else model.to(device)
     if processing_class is None:
         processing_class = load_tokenizer(m)
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
@@ -60,7 +60,8 @@ def load_policy(config: Config, *, model: Any = None, processing_class: Any = No
     )
 
 
-def _load(m: ModelConfig, device: torch.device, default: torch.dtype) -> Any:
+def load_weights(m: ModelConfig, device: torch.device, default: torch.dtype) -> Any:
+    """The transformers model; of the type `default` where `model.dtype` is auto."""
     dtype = default if m.dtype == "auto" else getattr(torch, m.dtype)
     options: dict[str, Any] = {}
     if m.load_in_4bit:
