@@ -24,7 +24,7 @@ SCRIPTS = (
     "assets/app.js",
 )
 TREE_BYTES = 200_000_000
-"""Of JSON, all runs together: about a tenth of it once compressed."""
+"""Of JSON, all runs together: a quarter of it or less once compressed."""
 
 
 def write_report(runs: Sequence[str | Path], out: Path, tree_bytes: int | None = TREE_BYTES) -> Path:
