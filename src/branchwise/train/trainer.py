@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from transformers import get_scheduler, set_seed
 
@@ -22,6 +21,7 @@ from branchwise.rewards.run import RewardRunner
 from branchwise.rollout.collect import Batch, collect, seedling
 from branchwise.rollout.engine import Limb
 from branchwise.rollout.make import make_engine
+from branchwise.rollout.memory import kv_memory_gb
 from branchwise.train.ahead import Ahead
 from branchwise.train.metrics import Stopwatch
 from branchwise.train.optimizer import make_optimizer
@@ -162,14 +162,10 @@ class Trainer:
 
 
 def _with_kv_memory(config: Config, device: torch.device, processes: int) -> Config:
-    """The config with `sampling.kv_memory_gb` in it; processes on a CPU share its memory."""
+    """The config with `sampling.kv_memory_gb` in it."""
     if config.sampling.kv_memory_gb is not None:
         return config
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        free = psutil.virtual_memory().available // processes
-    sampling = config.sampling.model_copy(update={"kv_memory_gb": round(free / 3e9, 2)})
+    sampling = config.sampling.model_copy(update={"kv_memory_gb": kv_memory_gb(device, processes)})
     return config.model_copy(update={"sampling": sampling})
 
 
