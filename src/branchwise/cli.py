@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from branchwise.errors import ConfigError
+from branchwise.errors import ConfigError, WorkStopped
+from branchwise.rephrase import command as rephrasing
 
 app = typer.Typer(
     name="branchwise",
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-BAD_CONFIG, NOTHING_LEARNT, INTERRUPTED = 2, 3, 130
+FAILED, BAD_CONFIG, NOTHING_LEARNT, INTERRUPTED = 1, 2, 3, 130
 
 
 def _version(show: bool) -> None:
@@ -75,6 +76,9 @@ def train(
         raise typer.Exit(NOTHING_LEARNT)
 
 
+app.command(epilog=rephrasing.EPILOG)(rephrasing.rephrase)
+
+
 @app.command(epilog="Example:  `branchwise serve my.yaml --port 8000`")
 def serve(
     config: Annotated[Path, typer.Argument(help="The YAML file of the training.", metavar="CONFIG.yaml")],
@@ -116,6 +120,9 @@ def main() -> None:
     except ConfigError as error:  # the data's errors are of this kind, too
         typer.echo(str(error), err=True)
         sys.exit(BAD_CONFIG)
+    except WorkStopped as error:
+        typer.echo(str(error), err=True)
+        sys.exit(FAILED)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # typer's answer to control-C, without a word
             typer.echo("interrupted", err=True)

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from branchwise.config_engine import Engine, TransformersConfig, VllmConfig, VllmServerConfig, in_short
+from branchwise.config_rephrase import RephraseConfig
 from branchwise.config_rules import conflicts
 from branchwise.errors import ConfigError
 
@@ -233,6 +234,8 @@ class Config(Section):
     """Start from a preset (`branchwise presets`); every key given here wins over it."""
     model: ModelConfig
     data: DataConfig = DataConfig()
+    rephrase: RephraseConfig | None = None
+    """Write the training questions' missing rephrasings before the first step; null: train on those in the data."""
     rewards: list[Annotated[RewardConfig, BeforeValidator(_reward)]] = [RewardConfig(function="math")]
     reward_limits: RewardLimits = RewardLimits()
     tree: TreeConfig = TreeConfig()
@@ -399,7 +402,7 @@ def _known_keys(place: list[Any], kind: Any) -> list[str]:
     return sorted(section.model_fields)
 
 
-def _section_of(annotation: Any) -> type[Section] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((s for arg in getattr(annotation, "__args__", ()) if (s := _section_of(arg))), None)

@@ -92,6 +92,15 @@ def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules 
             f"train.updates: {c.train.updates} optimizer steps cannot share train.questions: {c.train.questions}; "
             "a question's tree is never split: lower train.updates"
         )
+    if (r := c.rephrase) is not None:
+        if t.rephrasings == 0:
+            yield "rephrase: nothing is asked for; set tree.rephrasings to the number wanted, or leave rephrase out"
+        if "variables" in r.kinds and a.anchor == "original":
+            yield (
+                "rephrase.kinds: 'variables' renames letters, and under algorithm.anchor: original a response is "
+                "scored after the original question, whose letters are others; leave it out, or set "
+                "algorithm.anchor: behaviour"
+            )
     if not c.rewards:
         yield "rewards: nothing would be rewarded; name a function, such as [math]"
 

@@ -8,10 +8,12 @@ import numpy as np
 
 from branchwise.config import Config, Source
 from branchwise.config_rules import check_data
+from branchwise.data.load import load_rows
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.plugins import load_function
 from branchwise.policy.load import load_tokenizer
+from branchwise.rephrase.estimate import estimate
 from branchwise.rewards.run import RewardRunner
 
 
@@ -29,7 +31,9 @@ def dry_run(config: Config) -> Iterator[str]:
         load_function(c.algorithm.advantage)
     check_data(c, train=c.data.train is not None, held_out=c.data.eval is not None)
     assert c.data.train
-    yield from _data(c.data.train, c, renderer, rewards, c.tree.rephrasings, "data.train")
+    if c.rephrase:
+        yield from estimate(load_rows(c.data.train), c.tree.rephrasings, c.rephrase)
+    yield from _data(c.data.train, c, renderer, rewards, 0 if c.rephrase else c.tree.rephrasings, "data.train")
     if c.data.eval:
         yield from _data(c.data.eval, c, renderer, rewards, 0, "data.eval")
     yield f"rewards: {', '.join(reward.function for reward in c.rewards)}"

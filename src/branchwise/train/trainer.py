@@ -148,6 +148,10 @@ class Trainer:
         data = source if given is None else given
         if data is None:
             return []
+        if key == "data.train" and self.config.rephrase:
+            from branchwise.rephrase.training import rephrased
+
+            data = rephrased(self, data)
         questions, report = load_questions(data, self.config.data, self.renderer, rephrasings)
         self.rewards.check({column for question in questions for column in question.columns})
         self.notes.append(f"{key}: {report}")
