@@ -14,6 +14,8 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
 
+from branchwise.errors import ConfigError
+
 ROUNDING_TOLD = 0.1
 """Share of changed weights that rounding undoes, from which it is worth a warning."""
 
@@ -84,10 +86,10 @@ def adapter(policy: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """A LoRA adapter's tensors and config, named as peft saves them.
 
     Raises:
-        ValueError: the adapter is of a kind that vLLM cannot hold beside its weights.
+        ConfigError: the adapter is of a kind that vLLM cannot hold beside its weights.
     """
     if not _is_plain_lora(policy):
-        raise ValueError(
+        raise ConfigError(
             "engine.lora: 'adapter' takes plain LoRA on linear layers (no DoRA, no bias, no modules_to_save); "
             "set engine.lora: merge"
         )

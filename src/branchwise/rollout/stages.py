@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from branchwise.errors import ConfigError
 from branchwise.rollout.engine import Limb, Sampling
 from branchwise.rollout.keyed_random import node_key
 from branchwise.rollout.marker import Marker
@@ -105,7 +106,7 @@ class Stages:
         """Whether every limb can be grown.
 
         Raises:
-            ValueError: answers without a marker, an empty prompt, or one that leaves too little room.
+            ConfigError: answers without a marker, an empty prompt, or one that leaves too little room.
         """
         marker = self.marker(sampling.marker)
         limit = sampling.max_thought_tokens + sampling.max_answer_tokens
@@ -113,14 +114,14 @@ class Stages:
             limit += len(marker.ids)
         for limb in limbs:
             if marker is None and limb.answers > 1:
-                raise ValueError(
+                raise ConfigError(
                     f"tree.answers: {limb.answers} answers from a thought need tree.marker, which ends it; it is null"
                 )
             prompt = len(limb.tree.nodes[limb.phrasing].ids_T)
             if not prompt:
-                raise ValueError(f"question {limb.tree.question.id!r}: phrasing {limb.phrasing} has no tokens")
+                raise ConfigError(f"question {limb.tree.question.id!r}: phrasing {limb.phrasing} has no tokens")
             if prompt + limit > self.positions:
-                raise ValueError(
+                raise ConfigError(
                     f"sampling.max_thought_tokens: a prompt of {prompt} tokens and responses of up to {limit} pass the "
                     f"engine's {self.positions} positions; lower it, sampling.max_answer_tokens or "
                     "data.max_prompt_tokens, or serve the model with more"

@@ -80,7 +80,7 @@ class VllmEngine(Engine):
         """Add the thoughts and answers (or responses) of every limb to its tree, in order of k and m.
 
         Raises:
-            ValueError: what no engine can grow (`Stages.check`).
+            ConfigError: what no engine can grow (`Stages.check`).
             BadCompletion: vLLM gave what it cannot have sampled.
         """
         stages = self.stages

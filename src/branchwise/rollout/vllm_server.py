@@ -91,7 +91,7 @@ class VllmServers(Engine):
         Trees are changed once all limbs are sampled: after an error they are as before.
 
         Raises:
-            ValueError: what no engine can grow (`Stages.check`).
+            ConfigError: what no engine can grow (`Stages.check`).
             NoServer: no server has been left for longer than `engine.patience`.
             ConfigError: a server refuses a request.
         """
