@@ -1,0 +1,1 @@
+"""Mathematical answers: finding them in a text (`extraction`), and telling which are equal (`equality`)."""

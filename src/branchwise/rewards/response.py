@@ -1,0 +1,40 @@
+"""The texts that graders read of responses, in the trainer's form and in TRL's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+_TAG = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
+
+
+def texts(completions: Sequence[Any]) -> list[str]:
+    """Completions as texts; of messages (TRL's chat form), the contents joined."""
+    return [text if isinstance(text, str) else _joined(text) for text in completions]
+
+
+def answer_texts(completions: Sequence[Any], answers: Sequence[str] | None) -> list[str]:
+    """What follows the thoughts: `answers` where the trainer gives them, cut at think tags in any case."""
+    return [after_thought(text) for text in (answers if answers is not None else texts(completions))]
+
+
+def after_thought(text: str) -> str:
+    """What follows the last closing think tag; '' where a thought is left open; the whole where there are no tags."""
+    tags = list(_TAG.finditer(text))
+    if not tags:
+        return text
+    return text[tags[-1].end() :] if tags[-1][1] else ""
+
+
+def _joined(messages: Any) -> str:
+    if not isinstance(messages, Sequence):
+        return "" if messages is None else str(messages)
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    return "\n".join(_content(content) for content in contents)
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return "" if content is None else str(content)
