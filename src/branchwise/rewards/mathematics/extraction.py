@@ -24,7 +24,7 @@ _LAST = re.compile(
     rf"-?(?:\d+\s*)?\\[dt]?frac\{{[^{{}}]*\}}\{{[^{{}}]*\}}|-?\d+ \d+/\d+(?![\d/])"
     rf"|-?(?:{_VALUE})(?:\s*/\s*(?:{_VALUE}))?(?:\s?\\?%)?"
 )
-_ENTANGLED_BEFORE = re.compile(r"[\w\\^_{.(,\[]$|[\w)}\]]\s*[-+*/^×÷]\s*$|[*/^×÷<>≤≥±√]\s*$|\\[A-Za-z]+\s*$|[(\[][^()\[\]]{0,80},\s*$")
+_ENTANGLED_BEFORE = re.compile(r"[\w\\^_{.(,\[]$|[\w)}\]]\s*[-+*/^×÷]\s*$|[*/^×÷<>≤≥±√]\s*$|\\[A-Za-z]+\s*$|[(\[][^()\[\]]{0,80},\s*$|\d\s+(?:to|and|or)\s+$")
 _ENTANGLED_AFTER = re.compile(
     r"[\w}^_!\])\\]|,\d|\s*[-+*/^×÷=<>≤≥±]\s*[\w\\(]|\s*(?:million|billion|thousand|hundred|dozen|or|and|to|squared)\b"
 )

@@ -144,7 +144,7 @@ class _Reader:
                 if self.starts_factor():
                     raise Unreadable("1/2x is (1/2)x or 1/(2x)")
             elif self.starts_factor():
-                if re.match(r"[\d.]", token):
+                if re.match(r"[\d.]", token) and self.tokens[self.place - 1] != ")":
                     raise Unreadable("a number right after a factor")
                 node = ("*", node, self.power())
             else:

@@ -188,7 +188,7 @@ def _hundredth(node: Node) -> Node:
 
 
 _BASED = re.compile(
-    r"(?P<open>\()?(?P<digits>[0-9A-Z][0-9A-Z ]*(?:\.[0-9A-Z]+)?)(?(open)\)) ?"
+    r"(?P<sign>-?)(?P<open>\()?(?P<digits>[0-9A-Z][0-9A-Z ]*(?:\.[0-9A-Z]+)?)(?(open)\)) ?"
     r"(?:_ ?\{? ?|\(? ?base[ -]?)(?P<base>\d{1,2}|[a-z]+) ?\}?\)?"
 )
 _PREFIXED = re.compile(r"0(?P<prefix>[xbo])(?P<digits>[0-9A-Fa-f]+)")
@@ -215,15 +215,15 @@ class Based:
 def read_based(text: str) -> Based | None:
     """`1011_2`, `(1011)_2`, `1011 base 2`, `0b1011`; None where a digit is too large for the base."""
     if match := _PREFIXED.fullmatch(text):
-        base, digits = {"x": 16, "b": 2, "o": 8}[match["prefix"]], match["digits"].upper()
+        sign, base, digits = "", {"x": 16, "b": 2, "o": 8}[match["prefix"]], match["digits"].upper()
     elif "_" in text or "base" in text:
         match = _BASED.fullmatch(text)
         if match is None or not re.search(r"\d", match["digits"] + match["base"]):
             return None
         base = int(match["base"]) if match["base"].isdigit() else _BASES.get(match["base"], 0)
-        digits = match["digits"].replace(" ", "")
+        sign, digits = match["sign"], match["digits"].replace(" ", "")
     else:
         return None
     if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in digits.replace(".", "")):
         return None
-    return Based(digits.lstrip("0") or "0", base)
+    return Based(sign + (digits.lstrip("0") or "0"), base)
