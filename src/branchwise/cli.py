@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -68,6 +69,48 @@ def train(
     if summary["updates"] == 0:
         typer.echo("nothing was learnt: no update had a gradient, since every pool was uniform", err=True)
         raise typer.Exit(NOTHING_LEARNT)
+
+
+class Task(StrEnum):
+    math = "math"
+    code = "code"
+    choice = "choice"
+    format = "format"
+    box = "box"
+
+
+@app.command(
+    epilog="Examples:  `branchwise grade outputs.jsonl --task math --out graded.jsonl`  ·  "
+    "`cat outputs.jsonl | branchwise grade - --task choice`"
+)
+def grade(
+    file: Annotated[Path, typer.Argument(help="Outputs, a JSON object a line; `-` for standard input.")],
+    task: Annotated[Task, typer.Option(help="What the outputs are.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write; default: standard output.")] = None,
+) -> None:
+    """Grade a file of outputs: each row again, in the same order, with `reward` and `reason` added.
+
+    Rows have `output` and `answer` (code: tests instead; choice: `choices`, too; format: `output` alone). A row that
+    cannot be graded gets the reward null and its reason. Exit codes: 0 graded, 2 the file cannot be read.
+    """
+    from contextlib import ExitStack
+
+    from branchwise.rewards.grade import grade_file
+
+    with ExitStack() as stack:
+        try:
+            piped = str(file) == "-"
+            source = sys.stdin if piped else stack.enter_context(file.open(encoding="utf-8"))
+            target = stack.enter_context(out.open("w", encoding="utf-8")) if out else sys.stdout
+            summary = grade_file(source, task.value, target)
+        except BrokenPipeError:
+            sys.stderr.close()  # whoever reads has had enough
+            raise typer.Exit from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file}: {error}") from None
+    if sys.stderr.isatty():
+        ungraded = f", {summary['ungraded']:.0f} not gradable" if summary["ungraded"] else ""
+        typer.echo(f"{summary['rows']:.0f} rows, mean reward {summary['mean']:.4f}{ungraded}", err=True)
 
 
 @app.command(epilog="Examples:  `branchwise presets`  ·  `branchwise presets ta-grpo > my.yaml`")

@@ -13,10 +13,10 @@ from branchwise.rewards.mathematics.extraction import last_box
 System = Literal["pixels", "unit", "thousand"]
 """Pixels of the image; 0 to 1 of its width and height; 0 to 1000 of them."""
 LARGEST = {"pixels": math.inf, "unit": 1.0, "thousand": 1000.0}
+"""Of a coordinate; the least is 0, of pixels any."""
 _LONGEST = 20_000
 _MOST_POINTS = 500
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?"
-_GAP = r"[\s,;:=()\[\]{}<>|\"'xXyY_12]*?"
 _NAN = re.compile(r"\bnan\b|\binf(?:inity)?\b", re.IGNORECASE)
 _SPECIAL = re.compile(r"<\|?/?[A-Za-z_]+\|?>")
 _KEY = re.compile(r"[\"']?\b[A-Za-z_]+\w*[\"']?\s*[:=]\s*")
@@ -61,7 +61,8 @@ def scaled(values: Sequence[float], system: System, size: tuple[float, float] | 
     """
     if system not in LARGEST:
         raise ConfigError(f"coordinates: {system!r} is none; choose one of {', '.join(LARGEST)}")
-    if not all(math.isfinite(value) and 0 <= value <= LARGEST[system] for value in values):
+    least = -math.inf if system == "pixels" else 0.0
+    if not all(math.isfinite(value) and least <= value <= LARGEST[system] for value in values):
         return None
     if system == "pixels":
         return tuple(values) if size is None else tuple(v / size[i % 2] for i, v in enumerate(values))

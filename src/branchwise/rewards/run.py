@@ -20,7 +20,7 @@ from branchwise.plugins import load_function
 from branchwise.rewards.adapt import NATIVE, Columns, RewardFunction, attempt, attempt_async
 from branchwise.tree import Node, Tree
 
-BUILT_IN = ("math", "reasoning_gym")
+BUILT_IN = ("math", "choice", "format", "length", "box", "point", "trajectory", "count", "reasoning_gym")
 OWN = NATIVE | {"original_prompts", "phrasing_index", "thought_index"}
 """Arguments with a value for each leaf that are no columns of the data."""
 SHARED = frozenset({"trainer_state", "log_metric", "log_extra"})
