@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from branchwise.rewards import choice_words as words
 from branchwise.rewards.mathematics.equality import equal
 from branchwise.rewards.mathematics.extraction import last_box
 from branchwise.rewards.response import answer_texts
@@ -19,49 +20,6 @@ from branchwise.rewards.response import answer_texts
 _LETTERS = "ABCDEFGHIJ"
 """Where the data tells no options."""
 _LONGEST = 20_000
-_ANSWER = (
-    r"(?:answer|answers|antwort|lösung|réponse|reponse|respuesta|resposta|risposta|antwoord|odpowied[źz]|odpověď|svar|svaret"
-    r"|vastaus|válasz|răspunsul|cevap|yanıt|jawaban(?:nya)?|jawapan|đáp án|câu trả lời|ответ|відповідь|απάντηση"
-    r"|الإجابة|الجواب|התשובה|उत्तर|উত্তর|答案|正解|答え|回答|解答|정답|답|คำตอบ)"
-)
-_OPTION = (
-    r"(?:option|choice|opción|opcion|opção|opzione|optie|opcja|alternative|alternativa|вариант|pilihan"
-    r"|选项|選項|選択肢|选择|選擇|应选|故选|选|選|보기)"
-)
-_IS = (
-    r"(?:\s*(?:is|are|was|would\s+be|should\s+be|must\s+be|will\s+be|ist|lautet|wäre|est|es|sería|é|è|sarà|jest|brzmi|to"
-    r"|är|er|on|este|là|adalah|ialah)"
-    r"(?![A-Za-zÀ-ÿ])|\s*(?:είναι|هي|هو|היא|है|হল|是|为|為|应为|应该是|は|が|은|는|คือ|[:：=\-–—])){0,3}"
-)
-_FILLER = (
-    r"(?:[\s:：*_`\"'“”„«»$\\{(\[（【]|\\text|\\boxed|\\mathbf|\\textbf|\\mathrm"
-    r"|(?:the|correct|right|best|letter|option|choice|la|el|le|die|der|das|den|de|il|a\s+letra|letra|letter|lettre|lettera"
-    r"|buchstabe|opción|opcion|opção|option|opzione|antwort|clearly|definitely|therefore|thus|probably|again"
-    r"|选项|選項|选|選)(?![A-Za-zÀ-ÿ]))*"
-)
-_CORRECT = (
-    r"(?:\s+(?:choice|option|is|to\s+(?:this|the)\s+(?:question|problem)|finale?|correcta?|correcte|corretta|richtige|final"
-    r"|here|seçenek|yang\s+benar|benar|đúng)(?![A-Za-zÀ-ÿ])|\s+(?:सही|صحيحة|الصحيحة|الصحيح))*"
-)
-_NOT = re.compile(
-    r"(?:\bnot|n't|n’t|\bnever|\bnein|\bnicht|\bnicht\s+die|\bkeine?|\bpas|\bno\s+es|\bno|\bnão(?:\s+é)?|\bnon(?:\s+è)?|\bniet|\bnie"
-    r"|\binte|\bikke|\bне|\bbukan|\bkhông\s+phải(?:\s+là)?|不是|不选|并非|不選|非|ليست|ليس|\bneither|\bexcept|\brather\s+than"
-    r"|\binstead\s+of|\bunlike|\bcannot\s+be|\bcan't\s+be)"
-    r"(?:\s+(?:the|a|option|choice|answer|letter|die|la|el|é|è|es|be|actually|really|correct|simply|just))*[\s(*\"'`:]*$",
-    re.IGNORECASE,
-)
-_DENIED_AFTER = re.compile(
-    r"[)*\"'`\s]*(?:(?:is|are|was|seems|looks|would be|can|could)\s*(?:n't|n’t|not|\snever|\s?incorrect|\s?wrong|\s?false|\s?out\b)"
-    r"|cannot|no es|n'est pas|ist (?:nicht|falsch)|não é|non è|не\b|不是|不对|不正确|错|ではない|ではありません|じゃない|이 아니|가 아니|은 아니|는 아니)",
-    re.IGNORECASE,
-)
-_IF = re.compile(r"\b(?:if|unless|suppose|assuming|whether|were|wenn|falls|si|se|если)\b[^.!?\n]{0,30}$|如果[^。]{0,15}$", re.IGNORECASE)
-_BUT = re.compile(
-    r"[^.!?\n。]{0,40}?(?:\b(?:but|instead|rather|sondern|sino|mais|mas|ma|utan)\b|而是)\s*|[^.!?\n。]{0,40}?[;,—–-]\s*(?:it(?:'s|’s| is)\s)?\s*",
-    re.IGNORECASE,
-)
-_JOINED = re.compile(r"[)\]*.\s]*(?:,|&|/|and|or|und|oder|et|ou|y|o|e|i|и|или|和|或|と|または)[\s(\[*]*(?:option\s+)?([A-J])(?![A-Za-zÀ-ÿ'’])")
-_ARTICLE = re.compile(r"\s+(?!because|since|as\b|is\b|and\b|or\b|which|with|for\b|due|so\b|but\b|if\b|by\b|that\b|in\b|on\b|weil|porque|parce|car\b|da\b|perché|want|omdat)[a-zà-ÿ]", re.UNICODE)
 _LONE = re.compile(r"[\s(\[{*_`\"'$]*(?:option |choice )?([A-Za-z])[\s)\]}*_`\"'$.:!]*", re.IGNORECASE)
 
 
@@ -138,26 +96,17 @@ def _whole(text: str, options: Mapping[str, str]) -> str | None:
 
 def _same(option: str, text: str) -> bool:
     a, b = (" ".join(re.sub(r"[*_`$\"'“”]", "", t).split()).strip(" .").casefold() for t in (option, text))
-    return a == b or (len(text) < 100 and len(option) < 100 and bool(re.search(r"\d|\\", option)) and equal(option, text))
-
-
-_STRONG = re.compile(rf"(?:\b|(?<=[^\x00-\x7f])){_ANSWER}{_CORRECT}{_IS}", re.IGNORECASE)
-_WEAK = re.compile(
-    rf"(?:{_OPTION}{_IS}|\b(?:choose|chose|pick|select|go with|going with|went with|elijo|wähle|choisis|scelgo|it is|it's|it’s|must be|so|thus|hence|therefore)\b)",
-    re.IGNORECASE,
-)
-_VERDICT = re.compile(
-    r"(?<![A-Za-zÀ-ÿ'’])\(?([A-J])\)?\**\s+(?:is|ist|es|est|é|è|jest|är)\s+(?:the\s+|die\s+|la\s+|a\s+|clearly\s+|therefore\s+)*"
-    r"(?:correct|right|best|true|answer|richtig|correcta|correcte|correta|corretta|réponse|respuesta|resposta)",
-)
+    return a == b or (
+        len(text) < 100 and len(option) < 100 and bool(re.search(r"\d|\\", option)) and equal(option, text)
+    )
 
 
 def _declared(text: str, options: Mapping[str, str]) -> str | None:
     """The last declared letter; `the answer is` before weaker words such as `option`."""
-    for cues in ((_STRONG,), (_WEAK,)):
-        found = [(m.end(), _after(text, m, options)) for cue in cues for m in cue.finditer(text)]
-        if cues[0] is _STRONG:
-            found += [(m.end(), m[1]) for m in _VERDICT.finditer(text) if m[1] in options and not _denied(text, m)]
+    verdicts = [m for m in words.VERDICT.finditer(text) if m[1] in options and not _denied(text, m)]
+    for cue, others in ((words.STRONG, verdicts), (words.WEAK, [])):
+        found = [(m.end(), _after(text, m, options)) for m in cue.finditer(text)]
+        found += [(m.end(), m[1]) for m in others]
         declared = [letter for _, letter in sorted(found, key=lambda pair: pair[0]) if letter is not None]
         if declared:
             return declared[-1] or None
@@ -166,47 +115,41 @@ def _declared(text: str, options: Mapping[str, str]) -> str | None:
 
 def _denied(text: str, match: re.Match[str]) -> bool:
     before = text[max(0, match.start() - 60) : match.start()]
-    return bool(_NOT.search(before) or _IF.search(before))
+    return bool(words.DENIED_BEFORE.search(before) or words.CONDITION.search(before))
 
 
 def _after(text: str, cue: re.Match[str], options: Mapping[str, str]) -> str | None:
     """What follows a cue: a letter; '' for several, which is a declaration of none; None where it declares nothing."""
     before = text[max(0, cue.start() - 60) : cue.start()]
-    if _IF.search(before) or (_NOT.search(before) and cue.re is _WEAK):
+    if words.CONDITION.search(before) or (words.DENIED_BEFORE.search(before) and cue.re is words.WEAK):
         return None
     rest = text[cue.end() : cue.end() + 300]
-    denial = re.match(rf"\s*(?:{_NOT_HERE})", rest, re.IGNORECASE)
+    denial = words.DENIED_HERE.match(rest)
     if denial:
         rest = rest[denial.end() :]
-        denied = re.match(rf"{_FILLER}([A-Za-z])(?![A-Za-zÀ-ÿ'’])", rest, re.IGNORECASE)
+        denied = re.match(rf"{words.FILLER}([A-Za-z])(?![A-Za-zÀ-ÿ'’])", rest, re.IGNORECASE)
         rest = rest[denied.end() :].lstrip(")*\"'") if denied else rest
-        but = _BUT.match(rest)
+        but = words.BUT.match(rest)
         return _letter(rest[but.end() :], options) if but else None
     letter = _letter(rest, options)
-    if letter is None and cue.re is _STRONG:
+    if letter is None and cue.re is words.STRONG:
         return _option_at(rest, options)
     return letter
 
 
-_NOT_HERE = (
-    r"(?:definitely |clearly |certainly )?(?:not|n't|n’t|isn't|isn’t|is not|nicht|pas|no es|no|não é|não|non è|non|niet|nie jest|nie|inte|ikke|не|bukan"
-    r"|không phải|不是|并不是|ليست|ليس)(?![A-Za-zÀ-ÿ])"
-)
-
-
 def _letter(rest: str, options: Mapping[str, str]) -> str | None:
     """The letter at the beginning of a text, past words that may stand before it."""
-    match = re.match(rf"{_FILLER}([A-Za-z])(?![A-Za-zÀ-ÿ'’]|\s*[=+^])", rest, re.IGNORECASE)
+    match = re.match(rf"{words.FILLER}([A-Za-z])(?![A-Za-zÀ-ÿ'’]|\s*[=+^])", rest, re.IGNORECASE)
     if match is None or match[1].upper() not in options:
         return None
     tail = rest[match.end() :]
     if match[1].islower() and re.match(r"[ \t]+(?!because|since|as\b|is\b)\w", tail):
         return None
-    if match[1].upper() in "AIO" and _ARTICLE.match(tail):
+    if match[1].upper() in "AIO" and words.ARTICLE.match(tail):
         return None
-    if _DENIED_AFTER.match(tail):
+    if words.DENIED_AFTER.match(tail):
         return None
-    joined = _JOINED.match(tail)
+    joined = words.JOINED.match(tail)
     if joined and joined[1] in options and joined[1] != match[1].upper():
         return ""
     return match[1].upper()
@@ -239,9 +182,10 @@ def _mentioned(text: str, options: Mapping[str, str]) -> str | None:
     free = text.casefold()
     for letter, option in sorted(options.items(), key=lambda item: -len(item[1])):
         for match in list(re.finditer(rf"(?<!\w){re.escape(option.strip(' .').casefold())}(?!\w|[.,]\d)", free)):
-            if not _NOT.search(free[: match.start()]) and not _DENIED_AFTER.match(free[match.end() :]):
+            before, after = free[: match.start()], free[match.end() :]
+            if not (words.DENIED_BEFORE.search(before) or words.DENIED_AFTER.match(after)):
                 found.add(letter)
-            free = free[: match.start()] + " " * len(match[0]) + free[match.end() :]
+            free = before + " " * len(match[0]) + after
     return found.pop() if len(found) == 1 else None
 
 

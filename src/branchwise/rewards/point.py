@@ -28,7 +28,7 @@ def point(
     for text, reference, size in zip(found, answer, image_sizes(width, height, len(found))):
         if size is None:
             check_systems(coordinates, output)
-        gold = (values := numbers(reference, 4)) and scaled(values, coordinates, size)
-        given = (values := read_point(text)) and scaled(values, output, size)
-        rewards.append(float(bool(given) and point_in_box(given, gold)) if gold else None)
+        gold = scaled(numbers(reference, 4) or (), coordinates, size)
+        given = scaled(read_point(text) or (), output, size)
+        rewards.append(float(bool(given) and point_in_box(given or (), gold)) if gold else None)
     return rewards

@@ -11,6 +11,7 @@ from branchwise.config import Config, ConfigError, Source
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.plugins import load_function
+from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
 
 
@@ -47,6 +48,7 @@ def _data(
     questions, report = load_questions(source, c.data, renderer, rephrasings)
     rewards.check({column for question in questions for column in question.columns})
     yield f"{key}: {report}"
+    yield from reference_notes(rewards.functions, questions, key)
     lengths = [len(renderer.ids(question.phrasings[0])) for question in questions]
     yield f"{key}: prompts of {min(lengths)} to {max(lengths)} tokens, median {int(np.median(lengths))}"
 

@@ -16,6 +16,7 @@ from branchwise.data.stream import Stream
 from branchwise.evaluate.heldout import HeldOut, held_out_mean
 from branchwise.policy.load import load_policy
 from branchwise.policy.policy import Policy
+from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
 from branchwise.rollout.collect import Batch, collect, seedling
 from branchwise.rollout.engine import Limb
@@ -146,6 +147,7 @@ class Trainer:
         questions, report = load_questions(data, self.config.data, self.renderer, rephrasings)
         self.rewards.check({column for question in questions for column in question.columns})
         self.notes.append(f"{key}: {report}")
+        self.notes += reference_notes(self.rewards.functions, questions, key)
         return questions
 
     def seedling(self, question: Question, draw: int, step: int) -> Tree:

@@ -101,7 +101,9 @@ def _sharper(a: Node, b: Node) -> tuple[Any, Any]:
     if letters(a) | letters(b):
         return Fraction(0), Fraction(1)
     difference = ("+", a, ("*", number(-1), b))
-    rough, fine = (_float(_Evaluation(digits, {}).of(difference), _context(digits)) for digits in (_DIGITS, _MORE_DIGITS))
+    rough, fine = (
+        _float(_Evaluation(digits, {}).of(difference), _context(digits)) for digits in (_DIGITS, _MORE_DIGITS)
+    )
     return Fraction(int(abs(fine) > abs(rough) * _float(_EPSILON, _context(_DIGITS)))), Fraction(0)
 
 

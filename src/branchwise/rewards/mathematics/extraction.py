@@ -15,7 +15,9 @@ _LONGEST_LINE = 200
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b\s*(?:(?P<brace>\{)|(?P<bare>\d+|[A-Za-z](?![A-Za-z])))?")
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _SAID = re.compile(
-    r"\banswer(?:\s+(?:is|are|equals|=|:|would be|will be|must be|should be)(?![A-Za-z])|\s*\**\s*[:=])|答案(?:是|为|：|:)", re.IGNORECASE
+    r"\banswer(?:\s+(?:is|are|equals|=|:|would be|will be|must be|should be)(?![A-Za-z])|\s*\**\s*[:=])"
+    r"|答案(?:是|为|：|:)",
+    re.IGNORECASE,
 )
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|。")
 _REMARK = re.compile(r"[,;]? (?:because|since|as|which|so that|where)\b|,? (?:but|not) ")
@@ -24,7 +26,9 @@ _LAST = re.compile(
     rf"-?(?:\d+\s*)?\\[dt]?frac\{{[^{{}}]*\}}\{{[^{{}}]*\}}|-?\d+ \d+/\d+(?![\d/])"
     rf"|-?(?:{_VALUE})(?:\s*/\s*(?:{_VALUE}))?(?:\s?\\?%)?"
 )
-_ENTANGLED_BEFORE = re.compile(r"[\w\\^_{.(,\[]$|[\w)}\]]\s*[-+*/^×÷]\s*$|[*/^×÷<>≤≥±√]\s*$|\\[A-Za-z]+\s*$|[(\[][^()\[\]]{0,80},\s*$|\d\s+(?:to|and|or)\s+$")
+_ENTANGLED_BEFORE = re.compile(
+    r"[\w\\^_{.(,\[]$|[\w)}\]]\s*[-+*/^×÷]\s*$|[*/^×÷<>≤≥±√]\s*$|\\[A-Za-z]+\s*$|[(\[][^()\[\]]{0,80},\s*$|\d\s+(?:to|and|or)\s+$"
+)
 _ENTANGLED_AFTER = re.compile(
     r"[\w}^_!\])\\]|,\d|\s*[-+*/^×÷=<>≤≥±]\s*[\w\\(]|\s*(?:million|billion|thousand|hundred|dozen|or|and|to|squared)\b"
 )

@@ -12,6 +12,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from branchwise.rewards.mathematics import words
+
 Node = tuple[Any, ...]
 
 LONGEST = 250
@@ -30,13 +32,17 @@ _FUNCTIONS = {
 _INVERSES = {"sin": "asin", "cos": "acos", "tan": "atan"}
 TRIGONOMETRIC = frozenset({"sin", "cos", "tan", "cot", "sec", "csc"})
 _GREEK = frozenset(
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
-    "upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell".split()
+    words(
+        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
+        "upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell"
+    )
 )
 _WORDS = frozenset(
-    "all and any are but day eve fri few for had has her him his how its low man max men min mod mon more new nil nor "
-    "not now odd off old one our out own red sad sat say set sun the ten too top try tue two was wed way who why win "
-    "yes yet you six gcd lcm lim sup inf det dim ker sum".split()
+    words(
+        "all and any are but day eve fri few for had has her him his how its low man max men min mod mon new nil nor "
+        "not now odd off old one our out own red sad sat say set sun the ten too top try tue two was wed way why win "
+        "who yes yet you six gcd lcm lim sup inf det dim ker sum"
+    )
 )
 """Runs of three letters that are no products of variables; all longer runs are words."""
 _ENDS = {")": "(", "]": "[", "}": "{"}
@@ -155,7 +161,7 @@ class _Reader:
         if token == "|":
             return not self.bars
         return bool(token) and token not in {
-            "+", "-", "*", "/", "^", "_", "!", ")", "]", "}", "\\cdot", "\\times", "\\div", "\\}", "\\rfloor", "\\rceil",
+            *"+-*/^_!)]}", "\\cdot", "\\times", "\\div", "\\}", "\\rfloor", "\\rceil",
         }  # fmt: skip
 
     def signed(self) -> Node:
@@ -310,10 +316,7 @@ class _Reader:
             if name not in _INVERSES:
                 raise Unreadable("an inverse of unclear meaning")
             name, power = _INVERSES[name], None
-        if self.peek() in ("(", "{", "["):
-            argument = self.atom()
-        else:
-            argument = self.bare_argument()
+        argument = self.atom() if self.peek() in ("(", "{", "[") else self.bare_argument()
         node: Node = (name, argument) if base is None else ("/", ("ln", argument), ("ln", base))
         return node if power is None else ("^", node, power)
 

@@ -6,6 +6,8 @@ import re
 import unicodedata
 from functools import lru_cache
 
+from branchwise.rewards.mathematics import words
+
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n"))
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789"))
 _SYMBOLS = {
@@ -18,12 +20,17 @@ _SYMBOLS = {
     chr(code): "\\" + name + " "
     for code, name in zip(
         (*range(0x3B1, 0x3BA), *range(0x3BB, 0x3C0), 0x3C1, *range(0x3C3, 0x3CA), 0x3A9, 0x394),
-        "alpha beta gamma delta epsilon zeta eta theta iota lambda mu nu xi omicron rho sigma tau upsilon phi chi psi "
-        "omega Omega Delta".split(),
+        words(
+            "alpha beta gamma delta epsilon zeta eta theta iota lambda mu nu xi omicron rho sigma tau upsilon phi chi "
+            "psi omega Omega Delta"
+        ),
     )
 }  # fmt: skip
 _UNICODE = str.maketrans(_SYMBOLS)
-_FONTS = "text|textbf|textit|textrm|textnormal|textsf|mbox|mathrm|mathbf|mathit|mathsf|mathcal|operatorname|emph|ensuremath|boldsymbol|bm|pmb|textsc|underline"
+_FONTS = (
+    "text|textbf|textit|textrm|textnormal|textsf|textsc|mbox|mathrm|mathbf|mathit|mathsf|mathcal|operatorname|emph"
+    "|ensuremath|boldsymbol|bm|pmb|underline"
+)
 _SINGLE_UNITS = {
     "m": "meters", "s": "seconds", "g": "grams", "L": "liters", "h": "hours", "N": "newtons", "J": "joules",
     "m^2": "meters^2", "m^3": "meters^3",
@@ -57,6 +64,7 @@ _REWRITES = [
         (r"\\(?:lor|vee)" + _END, " or "),
         (r"\^\s*\{?\s*\\circ\s*\}?|\\degree" + _END, r"\\degree "),
         (r"\\[dtcs]frac" + _END, r"\\frac"),
+        (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
         (r"\\frac\s*([0-9A-Za-z])", r"\\frac{\1}"),
         (r"\\frac\s*(\{(?:[^{}]|\{[^{}]*\})*\})\s*([0-9A-Za-z])", r"\\frac\1{\2}"),
         (r"\\frac\s+\{", r"\\frac{"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from branchwise.rewards.mathematics import words
 from branchwise.rewards.mathematics.evaluation import constant, same_value
 from branchwise.rewards.mathematics.formula import Node, number, read_formula
 
@@ -25,24 +26,27 @@ _NUMBERS = [
 _WORD_NUMBERS = {
     word: value
     for value, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-        "seventeen eighteen nineteen twenty".split()
+        words(
+            "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+            "seventeen eighteen nineteen twenty"
+        )
     )
 }
 _SCALES = frozenset(
-    """
+    words("""
     pi e i or and to of sqrt dozen hundred thousand million billion trillion half halves third quarter fourth fifth
     sixth seventh eighth ninth tenth hundredth thousandth squared cubed plus minus times over more less mod modulo
     score gross pair couple double triple twice ten root power factorial choose base not nor no than least most about
     approximately roughly nearly almost remainder negative point divided multiplied by log ln sin cos tan k thousandths
     percentage percent points bn mn wrong false incorrect if when where is isn't infinity each
-    """.split()
+    """)
 ) | frozenset(_WORD_NUMBERS)
 """Words that change a number, and so are no units."""
 _SYNONYMS = {
     synonym: unit
     for unit, synonyms in {
-        "cm": "centimeter centimetre", "mm": "millimeter millimetre", "km": "kilometer kilometre kms", "m": "meter metre",
+        "cm": "centimeter centimetre", "mm": "millimeter millimetre", "km": "kilometer kilometre kms",
+        "m": "meter metre",
         "in": "inch inche", "ft": "foot feet", "yd": "yard", "mi": "mile", "kg": "kilogram kilo", "g": "gram",
         "mg": "milligram", "lb": "pound", "oz": "ounce", "l": "liter litre", "ml": "milliliter millilitre",
         "s": "second sec", "min": "minute", "h": "hour hr", "day": "", "week": "wk", "year": "yr", "month": "",
@@ -60,7 +64,9 @@ _MARKED = re.compile(
     rf"(?: ?\^ ?\{{?[23]\}}?| squared| cubed)?(?:{_PER}[A-Za-z]+(?:\^\{{?\d\}}?)?)?)",
     re.IGNORECASE,
 )
-_PLAIN = re.compile(r"(?P<core>[^A-Za-z]*?(?:\\frac[^A-Za-z]*)?[\d}]) ?(?P<unit>[A-Za-z][A-Za-z. '/-]{0,38}(?: ?\^ ?\{?[23]\}?)?)")
+_PLAIN = re.compile(
+    r"(?P<core>[^A-Za-z]*?(?:\\frac[^A-Za-z]*)?[\d}]) ?(?P<unit>[A-Za-z][A-Za-z. '/-]{0,38}(?: ?\^ ?\{?[23]\}?)?)"
+)
 _DEGREES = re.compile(r"(?P<core>.*[\d)}]) ?\\degree ?(?P<scale>[CF]?)")
 _CURRENCY = re.compile(r"(?P<sign>-?) ?(?P<unit>[$€£¥₹]) ?(?P<core>.+)")
 
@@ -143,7 +149,7 @@ def _exact(text: str) -> Fraction:
 
 def _split_unit(text: str) -> tuple[str, str]:
     """A text without its unit, and the unit: a known one, or after a plain number any words that change no number."""
-    if len(text) > 120 or not text[-1:].isalnum() and text[-1:] not in (".", "}"):
+    if len(text) > 120 or not (text[-1:].isalnum() or text[-1:] in (".", "}")):
         return text, ""
     if match := _MARKED.fullmatch(text):
         return match["core"].rstrip(), _canonical(match["unit"])

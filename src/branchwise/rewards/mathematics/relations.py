@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cmp_to_key
+from itertools import pairwise
 from typing import Any
 
 from branchwise.rewards.mathematics.evaluation import compare, constant, near, same_up_to_factor
 from branchwise.rewards.mathematics.formula import Node, letters, number, read_formula
 from branchwise.rewards.mathematics.structure import is_enclosed, read_parts
 
-_RELATION = re.compile(r" ?(\\(?:le|ge|ne|approx|equiv)(?![A-Za-z])|=|<|>) ?")
+_RELATION = re.compile(r"(?<!\\)[{}]| ?(\\(?:le|ge|ne|approx|equiv)(?![A-Za-z])|=|<|>) ?")
 _FLIPPED = {">": "<", "\\ge": "\\le", "<": "<", "\\le": "\\le", "\\ne": "\\ne"}
 _MEMBER = re.compile(r"(?P<name>[A-Za-z]) ?\\in ?(?P<set>.+)")
 
@@ -26,10 +27,16 @@ class Chain:
 
 def read_chain(text: str) -> Chain | None:
     """The sides of a relation; None where there is none, or where a side is empty."""
-    parts = _RELATION.split(text.strip())
-    if len(parts) == 1 or not all(part.strip() for part in parts):
-        return None
-    return Chain(tuple(part.strip() for part in parts[::2]), tuple(parts[1::2]))
+    sides, signs, start, depth = [], [], 0, 0
+    for match in _RELATION.finditer(text):
+        if match[0] in "{}":
+            depth += 1 if match[0] == "{" else -1
+        elif depth == 0:
+            sides.append(text[start : match.start()].strip())
+            signs.append(match[1])
+            start = match.end()
+    sides.append(text[start:].strip())
+    return Chain(tuple(sides), tuple(signs)) if signs and all(sides) else None
 
 
 def same_equation(gold: Chain, given: Chain) -> bool:
@@ -62,7 +69,7 @@ def _ascending(chain: Chain) -> Chain | None:
 
 
 def _links(chain: Chain) -> list[Node | None]:
-    return [_difference(a, b) for a, b in zip(chain.sides, chain.sides[1:])]
+    return [_difference(a, b) for a, b in pairwise(chain.sides)]
 
 
 def _difference(a: str, b: str) -> Node | None:
@@ -171,7 +178,7 @@ def _reals(text: str) -> tuple[list[Span], str] | None:
 
 def _without(points: list[Any]) -> list[Span]:
     ends = [None, *sorted(points, key=cmp_to_key(compare)), None]
-    return [Span(a, False, b, False) for a, b in zip(ends, ends[1:])]
+    return [Span(a, False, b, False) for a, b in pairwise(ends)]
 
 
 def _solution(chain: Chain) -> tuple[list[Span], str] | None:

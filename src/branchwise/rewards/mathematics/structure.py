@@ -129,8 +129,6 @@ def expand_signs(text: str) -> str:
 def _both(item: str) -> str:
     if "\\pm" not in item and "\\mp" not in item:
         return item
-    pick = [
-        re.sub(r"\\[pm]{2}(?![A-Za-z])", lambda m, plus=plus: "+" if (m[0] == plus) else "-", item).strip()
-        for plus in ("\\pm", "\\mp")
-    ]
-    return ", ".join(value.removeprefix("+").strip() for value in pick)
+    upper = re.sub(r"\\pm(?![A-Za-z])", "+", re.sub(r"\\mp(?![A-Za-z])", "-", item))
+    lower = re.sub(r"\\pm(?![A-Za-z])", "-", re.sub(r"\\mp(?![A-Za-z])", "+", item))
+    return ", ".join(value.removeprefix("+").strip() for value in (upper.strip(), lower.strip()))

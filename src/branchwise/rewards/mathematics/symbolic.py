@@ -19,6 +19,8 @@ import threading
 from functools import lru_cache
 from pathlib import Path
 
+from branchwise.rewards.mathematics import words
+
 SECONDS = 2.0
 """Of wall-clock time for one comparison; it ends as unequal."""
 _START_SECONDS = 60.0
@@ -27,11 +29,11 @@ _AT_ONCE = 2
 """Workers of one process."""
 
 _COMMANDS = frozenset(
-    """
+    words("""
     frac sqrt pi cdot times div pm sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp infty cup cap
     in le ge lt gt ne neq alpha beta gamma delta lambda mu omega phi rho sigma tau theta setminus emptyset mathbb int
     sum prod lim to partial min max gcd binom lfloor rfloor lceil rceil cdots
-    """.split()
+    """)
 )
 _HARD = re.compile(r"\\[a-z]|[\^=<>]")
 """What is worth the time: two words are not."""
