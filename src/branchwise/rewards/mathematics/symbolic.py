@@ -21,8 +21,10 @@ from pathlib import Path
 
 from branchwise.rewards.mathematics import words
 
-SECONDS = 2.0
+SECONDS = 1.5
 """Of wall-clock time for one comparison; it ends as unequal."""
+LIMIT = 2.0
+"""What one answer may cost: the comparison, and ending the process."""
 _START_SECONDS = 60.0
 """For the imports of a new worker."""
 _AT_ONCE = 2
