@@ -14,7 +14,7 @@ from typing import Any
 
 from branchwise.rewards import choice_words as words
 from branchwise.rewards.mathematics.equality import equal
-from branchwise.rewards.mathematics.extraction import last_box
+from branchwise.rewards.mathematics.extraction import last_box, last_tagged
 from branchwise.rewards.response import answer_texts
 
 _LETTERS = "ABCDEFGHIJ"
@@ -63,17 +63,12 @@ def chosen(text: str, options: Mapping[str, str] | None = None) -> str | None:
     """
     options = dict.fromkeys(_LETTERS, "") if options is None else options
     text = unicodedata.normalize("NFKC", text[-_LONGEST:]).strip()
-    marked = last_box(text) if re.search(r"\\(?:boxed|fbox)", text) else _tagged(text)
+    marked = last_box(text) if re.search(r"\\(?:boxed|fbox)", text) else last_tagged(text)
     if marked is not None:
         return _whole(marked, options) or _declared(marked, options)
     if re.search(r"\\(?:boxed|fbox)", text):
         return None
     return _whole(text, options) or _declared(text, options) or _last_line(text, options) or _mentioned(text, options)
-
-
-def _tagged(text: str) -> str | None:
-    tags = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL | re.IGNORECASE)
-    return tags[-1].strip() if tags else None
 
 
 def _whole(text: str, options: Mapping[str, str]) -> str | None:

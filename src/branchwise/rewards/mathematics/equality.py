@@ -23,6 +23,7 @@ import re
 from functools import lru_cache
 
 from branchwise.rewards.mathematics import symbolic
+from branchwise.rewards.mathematics.evaluation import start_clock
 from branchwise.rewards.mathematics.formula import letters, read_formula
 from branchwise.rewards.mathematics.notation import compact, normalise
 from branchwise.rewards.mathematics.quantity import read_based, read_number, read_quantity
@@ -47,6 +48,9 @@ _SAYINGS = {
 @lru_cache(maxsize=4096)
 def equal(gold: str, given: str) -> bool:
     """Whether an answer equals the reference."""
+    if max(len(gold), len(given)) > 4 * LONGEST:
+        return gold.strip() == given.strip()
+    start_clock()
     return _equal(normalise(gold), normalise(given))
 
 
@@ -119,7 +123,9 @@ def _words(text: str) -> list[str]:
 # --- names of values: x = 5
 
 
-_NAME = re.compile(r"\(?\\?[A-Za-z][A-Za-z ]{0,30}'?(?:_\{[^{}]*\}|_\w)?(?: ?\([A-Za-z](?: ?, ?[A-Za-z])*\))?\)?")
+_NAME = re.compile(
+    r"\(?\\?[A-Za-z][A-Za-z ]{0,30}'?(?:_\{[^{}]*\}|_\w)?(?:\^\{?-1\}?)?(?: ?\([A-Za-z](?: ?, ?[A-Za-z])*\))?\)?"
+)
 _TUPLE_NAME = re.compile(r"\( ?[A-Za-z](?:_\d)?(?: ?, ?[A-Za-z](?:_\d)?)+ ?\)")
 _MEMBER = re.compile(r"([A-Za-z]) ?\\in ?(\\\{.*)")
 
@@ -247,7 +253,7 @@ def _same_parts(gold: str, given: str) -> bool | None:
 def _same_single(gold: str, given: str, parts: Parts | None) -> bool | None:
     """A set of one and its member; a list that may also be read as a number with thousands, such as 125,300."""
     scalar = given if read_parts(gold) else gold
-    if parts and len(parts.items) == 1:
+    if parts and len(parts.items) == 1 and "\\emptyset" not in (scalar, parts.items[0]):
         return _equal(parts.items[0], scalar) if scalar == given else _equal(scalar, parts.items[0])
     if parts and not parts.brackets and re.fullmatch(r"\d+(?:,\d+)+", scalar):
         return sorted(parts.items) == sorted(scalar.split(","))

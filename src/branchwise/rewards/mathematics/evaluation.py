@@ -19,7 +19,7 @@ from typing import Any
 from branchwise.rewards.mathematics.formula import TRIGONOMETRIC, Node, letters, number
 
 SECONDS = 0.5
-"""Of wall-clock time for one comparison; it ends as unequal."""
+"""Of wall-clock time for one answer; what is not done by then is unequal."""
 _BITS = 20_000
 """Of exact numbers; larger ones are rounded."""
 _LARGEST_LOGARITHM = 100_000.0
@@ -28,6 +28,18 @@ _DIGITS, _MORE_DIGITS = 150, 400
 _EPSILON = Fraction(1, 10**100)
 _LOG_BASE = Fraction(71, 29)
 """Some value for the natural logarithm of the base of `\\log`, which differs by field: equal whatever it is."""
+
+
+_local = threading.local()
+
+
+def start_clock() -> None:
+    """From now on this thread has `SECONDS` for its comparisons."""
+    _local.deadline = time.monotonic() + SECONDS
+
+
+def _deadline() -> float:
+    return getattr(_local, "deadline", math.inf)
 
 
 class Undefined(ArithmeticError):
@@ -110,9 +122,8 @@ def _sharper(a: Node, b: Node) -> tuple[Any, Any]:
 def _values(a: Node, b: Node) -> Iterator[tuple[Any, Any]]:
     """Values of both at eight points, half of them positive; of constants, once."""
     names = sorted(letters(a) | letters(b))
-    deadline = time.monotonic() + SECONDS
     for point in _points(tuple(names)):
-        evaluation = _Evaluation(_DIGITS, point, deadline)
+        evaluation = _Evaluation(_DIGITS, point)
         yield evaluation.of(a), evaluation.of(b)
 
 
@@ -131,9 +142,9 @@ def _points(names: tuple[str, ...]) -> list[dict[str, Fraction]]:
 class _Evaluation:
     """Works out formulas at one point; numbers are Fractions while they can be, else mpmath's."""
 
-    def __init__(self, digits: int, point: Mapping[str, Fraction], deadline: float | None = None) -> None:
+    def __init__(self, digits: int, point: Mapping[str, Fraction]) -> None:
         self.context, self.point = _context(digits), point
-        self.deadline = time.monotonic() + SECONDS if deadline is None else deadline
+        self.deadline = _deadline()
         self.radians = False
 
     def of(self, node: Node) -> Any:
@@ -282,12 +293,9 @@ def _float(x: Any, context: Any) -> Any:
     return context.mpf(x.numerator) / x.denominator if isinstance(x, Fraction) else context.convert(x)
 
 
-_contexts = threading.local()
-
-
 def _context(digits: int) -> Any:
     """A thread's own mpmath context: the common one's precision is anybody's to change."""
-    found = _contexts.__dict__.setdefault("by_digits", {})
+    found = _local.__dict__.setdefault("by_digits", {})
     if digits not in found:
         from mpmath.ctx_mp import MPContext
 

@@ -13,7 +13,6 @@ from branchwise.rewards.mathematics.structure import read_matrix, read_parts
 
 _LONGEST_LINE = 200
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b\s*(?:(?P<brace>\{)|(?P<bare>\d+|[A-Za-z](?![A-Za-z])))?")
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _SAID = re.compile(
     r"\banswer(?:\s+(?:is|are|equals|=|:|would be|will be|must be|should be)(?![A-Za-z])|\s*\**\s*[:=])"
     r"|答案(?:是|为|：|:)",
@@ -46,8 +45,8 @@ def final_answer(text: str, require_box: bool = False) -> str | None:
         return last_box(text)
     if require_box:
         return None
-    if tagged := _TAGGED.findall(text):
-        return tagged[-1].strip()
+    if (tagged := last_tagged(text)) is not None:
+        return tagged
     if "####" in text:
         return text.rpartition("####")[2].strip().partition("\n")[0]
     if said := list(_SAID.finditer(text)):
@@ -73,6 +72,13 @@ def last_box(text: str) -> str | None:
         if depth == 0:
             return text[start : start + brace.start()].strip() or None
     return None
+
+
+def last_tagged(text: str) -> str | None:
+    """What the last `<answer>…</answer>` holds; None where there is none."""
+    before, closing, _ = text.rpartition("</answer>")
+    _, opening, answer = before.rpartition("<answer>")
+    return answer.strip() if closing and opening else None
 
 
 def reference_text(reference: Any) -> str:

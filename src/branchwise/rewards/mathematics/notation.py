@@ -65,6 +65,7 @@ _REWRITES = [
         (r"\^\s*\{?\s*\\circ\s*\}?|\\degree" + _END, r"\\degree "),
         (r"\\[dtcs]frac" + _END, r"\\frac"),
         (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+        (r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
         (r"\\frac\s*([0-9A-Za-z])", r"\\frac{\1}"),
         (r"\\frac\s*(\{(?:[^{}]|\{[^{}]*\})*\})\s*([0-9A-Za-z])", r"\\frac\1{\2}"),
         (r"\\frac\s+\{", r"\\frac{"),

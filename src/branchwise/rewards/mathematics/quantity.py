@@ -68,6 +68,7 @@ _PLAIN = re.compile(
     r"(?P<core>[^A-Za-z]*?(?:\\frac[^A-Za-z]*)?[\d}]) ?(?P<unit>[A-Za-z][A-Za-z. '/-]{0,38}(?: ?\^ ?\{?[23]\}?)?)"
 )
 _DEGREES = re.compile(r"(?P<core>.*[\d)}]) ?\\degree ?(?P<scale>[CF]?)")
+_TRIGONOMETRY = re.compile("sin|cos|tan|cot|sec|csc")
 _CURRENCY = re.compile(r"(?P<sign>-?) ?(?P<unit>[$€£¥₹]) ?(?P<core>.+)")
 
 
@@ -97,7 +98,7 @@ class Quantity:
 def read_quantity(text: str) -> Quantity | None:
     """A number or a formula with its percent sign or unit; None for all else."""
     core, unit = text, ""
-    if "\\degree" in core and (match := _DEGREES.fullmatch(core)):
+    if "\\degree" in core and not _TRIGONOMETRY.search(core) and (match := _DEGREES.fullmatch(core)):
         core, unit = match["core"], {"C": "celsius", "F": "fahrenheit"}.get(match["scale"], "degree")
     elif core[:1] in "-$€£¥₹" and (match := _CURRENCY.fullmatch(core)):
         core, unit = match["sign"] + match["core"], _canonical(match["unit"])
@@ -195,7 +196,7 @@ def _hundredth(node: Node) -> Node:
 
 _BASED = re.compile(
     r"(?P<sign>-?)(?P<open>\()?(?P<digits>[0-9A-Z][0-9A-Z ]*(?:\.[0-9A-Z]+)?)(?(open)\)) ?"
-    r"(?:_ ?\{? ?|\(? ?base[ -]?)(?P<base>\d{1,2}|[a-z]+) ?\}?\)?"
+    r"(?:_ ?\{? ?(?:base ?)?|\(? ?base[ -]?)(?P<base>\d{1,2}|[a-z]+) ?\}?\)?"
 )
 _PREFIXED = re.compile(r"0(?P<prefix>[xbo])(?P<digits>[0-9A-Fa-f]+)")
 _BASES = _WORD_NUMBERS | {"sixteen": 16, "twelve": 12}

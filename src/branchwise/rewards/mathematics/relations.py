@@ -14,6 +14,7 @@ from branchwise.rewards.mathematics.structure import is_enclosed, read_parts
 
 _RELATION = re.compile(r"(?<!\\)[{}]| ?(\\(?:le|ge|ne|approx|equiv)(?![A-Za-z])|=|<|>) ?")
 _FLIPPED = {">": "<", "\\ge": "\\le", "<": "<", "\\le": "\\le", "\\ne": "\\ne"}
+_BUILDER = re.compile(r"\\\{ ?(?P<name>[A-Za-z]) ?(?:\\in ?\\mathbb\{R\} ?)?[|:] ?(?P<condition>.+?) ?\\\}")
 _MEMBER = re.compile(r"(?P<name>[A-Za-z]) ?\\in ?(?P<set>.+)")
 
 
@@ -112,6 +113,8 @@ class RealSet:
 def read_real_set(text: str) -> RealSet | None:
     """Intervals, finite sets and unions of them; ℝ, also without a finite set; inequalities in one variable."""
     name = ""
+    if builder := _BUILDER.fullmatch(text):
+        name, text = builder["name"], builder["condition"]
     if member := _MEMBER.fullmatch(text):
         name, text = member["name"], member["set"]
     spans: list[Span] = []

@@ -58,8 +58,7 @@ def read_matrix(text: str) -> Matrix | None:
     if match is None or "\\begin" in match["cells"]:
         return None
     rows = re.split(r"\\\\(?: ?\[[^\]]*\])?", match["cells"].strip())
-    rows = rows if rows[-1].strip() else rows[:-1]
-    cells = tuple(tuple(cell.strip() for cell in row.split("&")) for row in rows)
+    cells = tuple(tuple(cell.strip() for cell in row.split("&")) for row in rows if row.strip())
     factor = match["factor"].strip().removesuffix("\\cdot").strip()
     if not cells or len({len(row) for row in cells}) > 1 or sum(map(len, cells)) > _MOST:
         return None
