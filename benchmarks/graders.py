@@ -15,12 +15,15 @@ import argparse
 import importlib
 import importlib.util
 import json
+import logging
 import multiprocessing
+import os
 import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -122,35 +125,39 @@ def installed(name: str) -> bool:
 def errors(name: str, pairs: list[Pair]) -> dict[str, Any]:
     """Pairs that a grader pays unjustly, and those that it fails to pay."""
     found: dict[str, Any] = {"version": _version(GRADERS[name][1]), "paid": [], "unpaid": []}
-    pool = multiprocessing.Pool(1, _prepare, [name])
+    worker, connection = start(name)
     for kind, gold, output, reward in pairs:
-        try:
-            paid = pool.apply_async(_grade, (gold, output)).get(SECONDS)
-        except multiprocessing.TimeoutError:
-            pool.terminate()
-            pool, paid = multiprocessing.Pool(1, _prepare, [name]), 0.0
+        connection.send((gold, output))
+        if connection.poll(SECONDS):
+            paid = connection.recv()
+        else:
+            worker.kill()
+            (worker, connection), paid = start(name), 0.0
         if paid != reward:
             found["paid" if paid else "unpaid"].append([kind, gold, output])
-    pool.terminate()
+    worker.kill()
     return found
 
 
-_grader: Callable[[str, str], float]
+def start(name: str) -> tuple[multiprocessing.Process, Connection]:
+    """A process of a grader, which may have children, and its pipe."""
+    here, there = multiprocessing.Pipe()
+    worker = multiprocessing.Process(target=serve, args=(name, there))
+    worker.start()
+    return worker, here
 
 
-def _prepare(name: str) -> None:
-    import logging
-
-    global _grader
+def serve(name: str, connection: Connection) -> None:
     logging.disable()
-    _grader = GRADERS[name][0]()
-
-
-def _grade(gold: str, output: str) -> float:
-    try:
-        return float(bool(_grader(gold, output)))
-    except BaseException:
-        return 0.0
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 some print what they cannot read
+    grader = GRADERS[name][0]()
+    while True:
+        gold, output = connection.recv()
+        try:
+            paid = float(bool(grader(gold, output)))
+        except BaseException:
+            paid = 0.0
+        connection.send(paid)
 
 
 def _version(package: str) -> str:
