@@ -61,7 +61,7 @@ def _equal(gold: str, given: str) -> bool:
         return True
     if max(len(gold), len(given)) > LONGEST:
         return False
-    for compare in (_same_base, _same_ratio, _same_quantity, _same_saying):
+    for compare in (_same_label, _same_base, _same_ratio, _same_quantity, _same_saying):
         verdict = compare(gold, given)
         if verdict is not None:
             return verdict
@@ -71,6 +71,15 @@ def _equal(gold: str, given: str) -> bool:
         if verdict is not None:
             return verdict
     return _same_words(gold, given) or symbolic.equal(gold, given)
+
+
+_LABEL = re.compile(r"\(([A-J])\) ?\S.*")
+
+
+def _same_label(gold: str, given: str) -> bool | None:
+    """A letter, and an option with its letter: `(B) 12`."""
+    match = _LABEL.fullmatch(given) if len(gold) == 1 and gold.isupper() else None
+    return match[1] == gold if match else None
 
 
 def _same_base(gold: str, given: str) -> bool | None:

@@ -82,6 +82,7 @@ _REWRITES = [
         (r"\*\*(?=[^*]*\*\*)|\*\*$|`", ""),  # Markdown
         (r"(?<=[\d}]) *m ?/ ?s(?:ec)?\b", " meters/second"),
         (r"\s+", " "),
+        (r"(?<=\d) to (?=\d)", ":"),
     )
 ]
 _FONT = re.compile(rf"\\(?:{_FONTS})\s*\{{([^{{}}]*)\}}")
@@ -102,7 +103,7 @@ def normalise(text: str) -> str:
             break
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = text.strip().rstrip(".,;:").strip().strip("'\"").strip()
+    text = text.strip().rstrip(".,;:\\").strip().strip("'\"").strip()
     text = text[match.end() :] if (match := _ABOUT.match(text)) else text
     while text.startswith("{") and _closes_at_end(text):
         text = text[1:-1].strip().rstrip(".,;:")
