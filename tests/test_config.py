@@ -2,7 +2,7 @@
 
 import pytest
 
-from branchwise.config import ConfigError, load_config
+from branchwise.config import Config, ConfigError, TreeConfig, load_config, preset_names
 
 MODEL = {"model": {"path": "somewhere"}}
 
@@ -61,7 +61,7 @@ def test_an_unknown_preset_lists_those_there_are():
 
 
 def test_a_config_that_is_no_mapping_or_not_yaml_is_refused(tmp_path):
-    for text in ("- a\n", "a: [", ""):
+    for text in ("- a\n", "a: [", "", "train: {steps: 1}\nmodel: {path: x}\ntrain: {seed: 1}\n"):
         file = tmp_path / "c.yaml"
         file.write_text(text)
         with pytest.raises(ConfigError, match=r"c\.yaml"):
@@ -85,6 +85,15 @@ def test_a_config_that_is_no_mapping_or_not_yaml_is_refused(tmp_path):
         ({"sampling": {"top_p": 0.9}}, "sampling.top_p: 0.9", "allow_truncated"),
         ({"sampling": {"top_k": 50}}, "sampling.top_k: 50", "allow_truncated"),
         ({"sampling": {"min_p": 0.1}}, "sampling.min_p: 0.1", "allow_truncated"),
+        ({"tree": {"marker": None, "unclosed": "mask"}}, "tree.unclosed: 'mask'", "set tree.marker"),
+        ({"algorithm": {"answer_weight": 0.5}}, "algorithm.answer_weight: 0.5", "segments: split"),
+        ({"algorithm": {"answer_clip_low": 0.1}}, "algorithm.answer_clip_low: 0.1", "segments: split"),
+        (
+            {"preset": "dapo", "sampling": {"max_thought_tokens": 200}},
+            "algorithm.overlong_buffer: 300 tokens before a limit of 200",
+            "max_thought_tokens",
+        ),
+        ({"tree": {"answers": 4}, "sampling": {"max_rows": 2}}, "sampling.max_rows: 2", "max_rows: 4 or more"),
         ({"tree": {"uniform": "expand"}}, "tree.uniform: 'expand'", "tree.rephrasings"),
         ({"tree": {"uniform": "expand", "rephrasings": 3}}, "tree.uniform: 'expand'", "pool: question"),
         ({"tree": {"thoughts": 1}}, "tree.thoughts", "2 or more"),
@@ -108,3 +117,16 @@ def test_several_problems_are_told_at_once():
 
 def test_truncated_sampling_may_be_asked_for():
     assert load_config({**MODEL, "sampling": {"top_p": 0.9, "allow_truncated": True}}).sampling.top_p == 0.9
+
+
+def test_a_config_made_from_python_has_its_preset_and_is_checked():
+    c = Config(preset="ta-grpo", model={"path": "x"}, tree=TreeConfig(thoughts=4))
+    assert (c.tree.rephrasings, c.tree.thoughts, c.algorithm.pool) == (3, 4, "question")
+    with pytest.raises(ValueError, match=r"tree\.answers: 4"):
+        Config(model={"path": "x"}, tree={"marker": None, "answers": 4})
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_resolved_config_loads_as_itself(name):
+    c = load_config({**MODEL, "preset": name})
+    assert load_config(c.model_dump()) == c

@@ -19,8 +19,9 @@ from transformers import (
 )
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING
 
-from branchwise.rollout.cache import new_cache
+from branchwise.rollout.cache import RoomyLayer, new_cache
 from branchwise.rollout.engine import Limb, Sampling
+from branchwise.rollout.forking import Growth
 from branchwise.rollout.transformers import TransformersEngine
 from branchwise.tree import Question, Tree, prompt_node
 
@@ -359,3 +360,46 @@ def test_the_model_is_left_as_it_was():
     grown(model)
     assert [module.training for module in model.modules()] == before and model.training
     assert all(weight.requires_grad for weight in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3", "qwen3-next"])
+def test_waiting_thoughts_join_rows_under_way_where_the_cache_admits_gaps(name, monkeypatch):
+    """Eight questions through six rows: with gaps most rows are busy while others wait, else they run out."""
+    model = family(name)
+    trees = [tree(b, [7, 8, 9, *range(6, 7 + 5 * b % 11)]) for b in range(8)]
+    seen = []
+    forward = Growth._forward
+    monkeypatch.setattr(
+        Growth, "_forward", lambda self: (seen.append((len(self.slot_R), len(self.waiting))), forward(self))[1]
+    )
+    engine(model, max_rows=6).grow(limbs(trees, thoughts=3, answers=1), SAMPLING)
+    assert_exact(model, trees)
+    rows_while_others_wait = [rows for rows, waiting in seen if waiting]
+    assert max(rows for rows, _ in seen) <= 6
+    if name in ("llama", "gpt2"):
+        assert np.mean(rows_while_others_wait) > 5
+    else:
+        assert min(rows_while_others_wait) == 1
+
+
+def test_rows_stay_within_the_memory_for_keys_and_values(monkeypatch):
+    model = family("llama")
+    sampled = TransformersEngine(model, tiny.tokenizer(), dtype=model.dtype, device="cpu", max_rows=64)
+    config = model.config
+    per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4
+    assert sampled.decoder.bytes_per_token == per_token
+    peak = []
+    update = RoomyLayer.update
+    monkeypatch.setattr(
+        RoomyLayer,
+        "update",
+        lambda self, *args, **kwargs: (update(self, *args, **kwargs), peak.append(self.key_buffer.nbytes))[0],
+    )
+    sampled.kv_bytes = 5 * per_token * (13 + 14 + 9 + 3 * 128)  # five rows of the longest prompt and the limits
+    trees = [tree(b, [7, 8, 9, *range(6, 16)]) for b in range(9)]
+    sampled.grow(limbs(trees, thoughts=3, answers=2), SAMPLING)
+    assert_exact(model, trees)
+    assert max(peak) * 2 * config.num_hidden_layers <= sampled.kv_bytes
+    sampled.kv_bytes /= 3
+    with pytest.raises(ValueError, match=r"sampling.kv_memory_gb: .* holds 1 sequences"):
+        sampled.grow(limbs(trees, thoughts=3, answers=2), SAMPLING)

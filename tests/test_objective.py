@@ -77,8 +77,9 @@ def test_weights_multiply_each_tokens_loss():
 
 def test_dual_clip_bounds_the_loss_of_bad_tokens():
     s = scored([-2.0, -2.0, 2.0], prox=[-1.0] * 3)
-    loss, grad, _ = run(ratios([2.0, 5.0, 5.0]), s, dual_clip=3.0)
+    loss, grad, stats = run(ratios([2.0, 5.0, 5.0]), s, dual_clip=3.0)
     assert loss == pytest.approx(2 * 2 + 2 * 3 - 2 * 1.2) and grad == pytest.approx([4, 0, 0])
+    assert means(stats)["dual_clip"] == pytest.approx(1 / 3)
 
 
 def test_one_update_a_batch_needs_no_proximal_log_probs():
@@ -170,7 +171,8 @@ def test_correction_multiplies_the_surrogate_by_the_capped_ratio_to_the_sampler(
     loss, grad, stats = run(ratios([1.1] * 3), scored([1.0] * 3, **CORRECTED), correction=2.0)
     w = [exp(0.2), 2.0, 1.0]  # the second is capped; of the third the contexts differ
     assert loss == pytest.approx(-1.1 * sum(w)) and grad == pytest.approx([-1.1 * x for x in w])
-    assert means(stats)["correction_capped"] == pytest.approx(1 / 3)
+    assert means(stats)["correction_capped"] == pytest.approx(1 / 2)  # of the two that are corrected
+    assert means(stats)["correction"] == pytest.approx((exp(0.2) + 2.0) / 2)
     assert means(stats)["mismatch"] == pytest.approx((0.2 + 2.0) / 2) and stats["max/mismatch"] == pytest.approx(2.0)
 
 

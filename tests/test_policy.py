@@ -133,11 +133,12 @@ def test_gradients_of_an_adapter_equal_rows(checkpointing):
     assert gradient_error(given, wanted) < 1e-5
 
 
-def test_frozen_weights_are_held_in_bfloat16_and_trained_ones_in_float32(folder):
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_frozen_weights_are_held_as_they_are_computed_with_and_trained_ones_in_float32(folder, precision):
     assert policy_of(path=folder).model.dtype == torch.float32
     assert policy_of(path=folder, dtype="bfloat16").model.dtype == torch.bfloat16
-    adapted = policy_of(path=folder, lora=LORA)
-    assert {p.dtype for p in adapted.model.parameters() if not p.requires_grad} == {torch.bfloat16}
+    adapted = policy_of(path=folder, lora=LORA, precision=precision)
+    assert {p.dtype for p in adapted.model.parameters() if not p.requires_grad} == {getattr(torch, precision)}
     assert {p.dtype for p in adapted.trainable_parameters()} == {torch.float32}
 
 
@@ -149,6 +150,12 @@ def test_an_adapter_that_lengthens_prompts_is_refused():
 @pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
 def test_four_bits_without_bitsandbytes_say_what_to_install(folder):
     with pytest.raises(ConfigError, match=r"model\.load_in_4bit: .*pip install 'branchwise\[quantized\]'"):
+        policy_of(path=folder, load_in_4bit=True, lora=LORA)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_four_bits_without_a_gpu_are_refused(folder):
+    with pytest.raises(ConfigError, match=r"model\.load_in_4bit: true needs a CUDA GPU, not cpu"):
         policy_of(path=folder, load_in_4bit=True, lora=LORA)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 
-from branchwise.config import ConfigError, RewardConfig, Source, load_config
+from branchwise.config import ConfigError, RewardConfig, RewardLimits, Source, load_config
 from branchwise.data import load_rows
 from branchwise.rewards import RewardError, RewardRunner
 from branchwise.tree import Node, Question, Tree, prompt_node
@@ -47,7 +47,7 @@ def responses(*texts, **columns):
 
 def runner(*rewards, marker=None, **more):
     named = [RewardConfig(function=reward) if isinstance(reward, str) else reward for reward in rewards]
-    return RewardRunner(named, TOKENIZER, marker, **more)
+    return RewardRunner(named, TOKENIZER, marker, **{"limits": RewardLimits(max_failed=1, workers=1)} | more)
 
 
 def leaves(tree):
@@ -211,16 +211,24 @@ def test_an_interrupt_is_no_failure_of_a_function():
         (1.0, "returned a float; 4 expected"),
         (None, "returned a NoneType; 4 expected"),
         (np.float64(1), "returned a float64; 4 expected"),
-        ([1, 0, 1, "0"], "returned '0' for a response"),
-        ([1, 0, 1, [0]], r"returned \[0\] for a response"),
     ],
 )
-def test_anything_but_a_value_for_each_leaf_is_an_error(values, found):  # case B05
+def test_anything_but_a_value_for_each_leaf_stops_the_run(values, found):  # case B05
     def mine(completions):
         return values
 
-    with pytest.raises(RewardError, match=f"'mine' {found}"):
-        runner(mine).score([responses("a", "b", "c", "d")])
+    tree = responses("a", "b", "c", "d")
+    with pytest.raises(RewardError, match=f"mine: {found}"):
+        runner(mine, limits=RewardLimits()).score([tree])
+    assert paid(tree) == [None] * 4
+
+
+@pytest.mark.parametrize("value", ["0", [0], {}, b"1"])
+def test_a_value_that_is_no_number_is_missing_with_its_reason(value):
+    tree = responses("a", "b")
+    runner(lambda completions: [1, value]).score([tree])
+    assert paid(tree) == [1.0, None]
+    assert leaves(tree)[1].reason == f"<lambda>: returned {value!r}; a number or None is expected"
 
 
 def test_only_leaves_without_a_reward_are_scored():
@@ -243,7 +251,7 @@ def test_only_leaves_without_a_reward_are_scored():
 @pytest.mark.parametrize("limits", [(20, 20), (16, 40)])  # (17 - 10) / 10 over the whole, or (13 - 6) / 10
 def test_overlong_responses_and_overlong_thoughts_pay(limits):
     tree = grow([("p", [("abcde" + END, ["fgh"]), "a" * 20])])  # 5 + 8 + 3 + EOS = 17 tokens, and 20
-    run = RewardRunner([lambda completions: [1.0, 1.0]], TOKENIZER, END, overlong_buffer=10, limits=limits)
+    run = RewardRunner([lambda completions: [1.0, 1.0]], TOKENIZER, END, overlong_buffer=10, lengths=limits)
     run.score([tree])
     assert paid(tree) == pytest.approx([1 - 0.7, 0.0])
     assert [leaf.parts["overlong"] for leaf in leaves(tree)] == pytest.approx([-0.7, -1.0])
@@ -251,7 +259,7 @@ def test_overlong_responses_and_overlong_thoughts_pay(limits):
 
 def test_short_responses_do_not_pay():
     tree = responses("ab")
-    runner(lambda completions: [1.0], overlong_buffer=10, limits=(20, 20)).score([tree])
+    runner(lambda completions: [1.0], overlong_buffer=10, lengths=(20, 20)).score([tree])
     assert paid(tree) == [1.0]
     assert leaves(tree)[0].parts["overlong"] is None
 
@@ -401,7 +409,7 @@ def test_args_that_no_parameter_takes_are_an_error(tmp_path):
 
 
 def test_unknown_functions_are_errors():
-    with pytest.raises(ConfigError, match="no built-in 'maths'; choose one of math, reasoning_gym"):
+    with pytest.raises(ConfigError, match="no built-in 'maths'; choose one of code, math, reasoning_gym"):
         runner("maths")
     with pytest.raises(ConfigError, match="3 is no function"):
         runner(3)
@@ -423,7 +431,7 @@ def test_reward_funcs_are_given_as_trl_takes_them():
     assert [g.name for g in RewardRunner.of(f, config, TOKENIZER).functions] == ["f"]
     run = RewardRunner.of([f, "math"], config, TOKENIZER)
     assert [g.name for g in run.functions] == ["f", "math"]
-    assert (run.marker, run.overlong_buffer, run.limits) == (END, 5, (1024, 1536))
+    assert (run.marker, run.overlong_buffer, run.lengths) == (END, 5, (1024, 1536))
 
 
 # --- reasoning-gym

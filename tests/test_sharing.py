@@ -259,6 +259,23 @@ def test_the_check_is_as_sharp_for_weights_in_bfloat16(family):
     assert choose_sharing(families.build(family).bfloat16()).way == WAY.get(family, "blocks")
 
 
+class Narrow(torch.nn.Linear):
+    """Holds float32 but computes in bfloat16, as layers of 4-bit weights do."""
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x.to(torch.bfloat16), self.weight.to(torch.bfloat16)).to(x.dtype)
+
+
+def test_layers_that_compute_in_less_than_the_model_holds_do_not_look_inexact():
+    model = families.build("llama")
+    for module in model.modules():
+        if type(module) is torch.nn.Linear:
+            module.__class__ = Narrow
+    assert choose_sharing(model).way == "rows"  # by the rounding alone
+    model.is_quantized = True
+    assert choose_sharing(model).way == "blocks"
+
+
 def test_windows_are_as_they_were_after_the_check():
     model = families.build("gemma3_text")
     choose_sharing(model)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -138,9 +139,92 @@ def test_missing_rewards_are_counted_and_told_with_their_reason(model, tmp_path,
     def fails(completions, **_):
         raise RuntimeError("the judge is asleep")
 
-    summary = Trainer(model, [fails], ROWS, config=settings(tmp_path)).train()
-    assert summary["missing_rewards"] == summary["leaves"] > 0
-    assert "the judge is asleep" in capsys.readouterr().out
+    config = settings(tmp_path, eval={"every": 1}, reward_limits={"max_failed": 1})
+    summary = Trainer(model, [fails], ROWS, ROWS[:2], config).train()
+    assert summary["missing_rewards"] == summary["leaves"] > 0 and summary["held_out"] == {}
+    said = capsys.readouterr().out
+    assert "rewards are missing: fails: RuntimeError: the judge is asleep" in said
+    assert "held-out evaluation: 2 rewards are missing" in said and "or lacked rewards" in said
+
+
+def test_what_functions_log_of_held_out_answers_is_no_steps(model, tmp_path):
+    def told(completions, log_metric, **_):
+        log_metric("count", len(completions))
+        return [0.0] * len(completions)
+
+    Trainer(model, [told], ROWS, ROWS[:2], settings(tmp_path, tree={"rephrasings": 0, "thoughts": 4})).train()
+    counts = [line["rewards/count"] for line in read_lines(tmp_path / "metrics.jsonl") if "reward" in line]
+    leaves = [line["leaves"] for line in read_lines(tmp_path / "metrics.jsonl") if "reward" in line]
+    assert counts == leaves
+
+
+def test_the_learning_rate_logged_is_the_steps_own(model, tmp_path):
+    config = settings(tmp_path)
+    config["train"] |= {"schedule": "linear", "steps": 4}
+    Trainer(model, [likes_a], ROWS, config=config).train()
+    rates = [line["learning_rate"] for line in read_lines(tmp_path / "metrics.jsonl")]
+    assert rates == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
+
+
+def test_an_earlier_run_is_moved_aside(model, tmp_path, capsys):
+    folder = tmp_path / "run"
+    for steps in (2, 1, 1):
+        config = settings(folder)
+        config["train"] |= {"steps": steps}
+        Trainer(model, [likes_a], ROWS, config=config).train()
+    assert f"is now in {folder}.2" in capsys.readouterr().out
+    found = [len(list((tmp_path / name / "trees").iterdir())) for name in ("run", "run.1", "run.2")]
+    assert found == [1, 2, 1]
+
+
+def test_trackers_get_every_metric(model, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = settings(tmp_path)
+    config["train"] |= {"trackers": ["tensorboard"]}
+    Trainer(model, [likes_a], ROWS, ROWS[:2], config).train()
+    events = EventAccumulator(str(tmp_path / "branchwise"))
+    events.Reload()
+    scalars = events.Tags()["scalars"]
+    assert {"reward", "uniform/question", "held_out"} <= set(scalars)
+    assert [event.step for event in events.Scalars("reward")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "message"),
+    [
+        ("train", {"trackers": ["trackio"]}, r"train\.trackers: 'trackio' needs its package; pip install trackio"),
+        ("train", {"device": "mps"}, r"train\.device: 'mps' is not there; set train\.device: auto"),
+        ("eval", {"every": 2}, r"eval\.every: 2, but nothing is held out; set data\.eval"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_a_way_out(model, tmp_path, section, values, message):
+    config = settings(tmp_path)
+    config[section] = config.get(section, {}) | values
+    with pytest.raises(ConfigError, match=message):
+        Trainer(model, [likes_a], ROWS, config=config)
+
+
+def test_a_models_name_is_taken_to_the_letter(tmp_path):
+    folder = tiny.save(tmp_path / "123 # no comment")
+    trainer = Trainer(str(folder), [likes_a], ROWS, config=settings(tmp_path / "run"))
+    assert trainer.config.model.path == str(folder)
+
+
+def test_a_run_stops_when_too_many_rewards_fail(model, tmp_path):
+    def fails(completions, **_):
+        raise RuntimeError("the judge is asleep")
+
+    with pytest.raises(ConfigError, match=r"reward_limits.max_failed: 0.5 allows: fails: RuntimeError: the judge"):
+        Trainer(model, [fails], ROWS, config=settings(tmp_path)).train()
+
+
+def test_a_reward_without_spread_over_many_steps_is_told(model, tmp_path, capsys):
+    config = settings(tmp_path, reward_limits={"flat_steps": 2})
+    Trainer(model, [never, likes_a], ROWS, config=config).train()
+    told = " ".join(capsys.readouterr().out.split())
+    assert "reward 'never' was 0 for every response of 2 steps" in told
+    assert "reward 'likes_a'" not in told
 
 
 def test_held_out_questions_that_are_trained_on_are_told(model, tmp_path):
@@ -148,6 +232,13 @@ def test_held_out_questions_that_are_trained_on_are_told(model, tmp_path):
         "warning: 2 of 3 held-out questions are trained on, too"
         in Trainer(model, [likes_a], ROWS, [*ROWS[:2], {"question": "9+9=?", "answer": "18"}], settings(tmp_path)).notes
     )
+
+
+def test_weights_too_narrow_to_train_are_told(model, tmp_path):
+    config = settings(tmp_path, model={"dtype": "bfloat16"})
+    assert any("bfloat16 weights are trained" in note for note in Trainer(model, [likes_a], ROWS, config=config).notes)
+    config["model"]["lora"] = {"r": 2}
+    assert not any("warning" in note for note in Trainer(model, [likes_a], ROWS, config=config).notes)
 
 
 def test_nothing_to_train_on_is_refused(model, tmp_path):
@@ -180,8 +271,24 @@ def test_the_command_trains_from_a_file_and_shows_plain_lines(config_file):
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert any(line.startswith("step 1/2 · reward 0.") and "uniform" in line and "tok/s" in line for line in lines)
-    assert "\x1b" not in result.stdout
+    assert "\x1b" not in result.stdout and result.stderr == ""
     assert (config_file.parent / "run" / "model" / "model.safetensors").exists()
+
+
+def test_a_model_that_is_not_there_ends_with_2_and_names_it(config_file):
+    absent = config_file.parent / "absent"
+    result = command(config_file, f"model.path={absent}")
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"model.path: cannot load '{absent}'") and len(result.stderr.splitlines()) == 1
+
+
+def test_control_c_ends_with_130_and_a_word(config_file):
+    branchwise = Path(sys.executable).with_name("branchwise")
+    with subprocess.Popen([branchwise, "train", config_file, "train.steps=100000"], stdout=-1, stderr=-1) as process:
+        next(line for line in process.stdout if b"step 1/" in line)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and said == b"interrupted\n"
 
 
 def test_the_command_ends_with_3_when_nothing_was_learnt(config_file):

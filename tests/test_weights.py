@@ -87,6 +87,14 @@ def test_dropped_uniform_pools_are_out_of_the_counts_and_kept_ones_in():
     assert thoughts == pytest.approx([0, 0, 1 / 6, 1 / 6]) and answers == pytest.approx([0] * 4 + [1 / 8] * 4)
 
 
+def test_a_pool_with_a_single_reward_is_dropped_as_a_uniform_one_is():
+    lone = tree([thought(1, None), thought(None, None)], [thought(1, 0), thought(0, 0)])
+    counts, *_ = split(lone, tree={"uniform": "drop", "rephrasings": 1})
+    assert counts == {"thoughts": 2, "answers": 4, "tokens": 14}
+    counts, *_ = split(lone, tree={"uniform": "keep", "rephrasings": 1})
+    assert counts == {"thoughts": 3, "answers": 5, "tokens": 19}
+
+
 def test_under_a_question_pool_a_uniform_phrasing_is_not_dropped():
     counts, *_ = split(UNIFORM, tree={"uniform": "drop", "rephrasings": 1}, algorithm={"pool": "question"})
     assert counts["thoughts"] == 4

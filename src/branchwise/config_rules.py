@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from branchwise.errors import ConfigError
+
 if TYPE_CHECKING:
     from branchwise.config import Config
 
@@ -19,6 +21,17 @@ def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules 
         )
     if t.marker == "":
         yield "tree.marker: '' can end nothing; set the text that ends a thought, or null for responses in one segment"
+    if t.marker is None and t.unclosed != "score":
+        yield (
+            f"tree.unclosed: {t.unclosed!r} is about thoughts without their marker, and tree.marker is null; "
+            "leave it out, or set tree.marker"
+        )
+    of_answers = {"answer_weight": 1.0, "answer_clip_low": None, "answer_clip_high": None}
+    if (t.marker is None or c.joint) and (idle := [key for key, off in of_answers.items() if getattr(a, key) != off]):
+        yield (
+            f"algorithm.{idle[0]}: {getattr(a, idle[0])} is for answers apart from their thoughts, and here a response "
+            "is one node; leave it out, or set algorithm.segments: split and a tree.marker"
+        )
     if a.segments == "joint" and t.answers > 1:
         yield (
             f"algorithm.segments: 'joint' takes a response as one node and cannot share a thought among "
@@ -49,10 +62,16 @@ def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules 
         yield f"tree.thoughts: a pool of {t.thoughts} has nothing to compare; set tree.thoughts: 2 or more"
     if a.surrogate == "cispo" and a.dual_clip is not None:
         yield "algorithm.dual_clip: goes with surrogate 'clip' alone; remove it or set algorithm.surrogate: clip"
-    if a.overlong_buffer > s.max_thought_tokens + s.max_answer_tokens:
+    limit = s.max_thought_tokens + (s.max_answer_tokens if t.marker is None else 0)
+    if a.overlong_buffer > limit:
         yield (
-            f"algorithm.overlong_buffer: {a.overlong_buffer} tokens before a limit of "
-            f"{s.max_thought_tokens + s.max_answer_tokens}; lower it, or raise sampling.max_thought_tokens"
+            f"algorithm.overlong_buffer: {a.overlong_buffer} tokens before a limit of {limit} would punish every "
+            "response; lower it, or raise sampling.max_thought_tokens"
+        )
+    if t.answers > s.max_rows:
+        yield (
+            f"sampling.max_rows: {s.max_rows} rows cannot hold a thought's tree.answers: {t.answers}; "
+            f"set sampling.max_rows: {t.answers} or more"
         )
     if c.model.load_in_4bit and c.model.lora is None:
         yield "model.load_in_4bit: 4-bit weights cannot be trained; add model.lora"
@@ -61,5 +80,26 @@ def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules 
             f"train.updates: {c.train.updates} optimizer steps cannot share train.questions: {c.train.questions}; "
             "a question's tree is never split: lower train.updates"
         )
+    if (r := c.rephrase) is not None:
+        if t.rephrasings == 0:
+            yield "rephrase: nothing is asked for; set tree.rephrasings to the number wanted, or leave rephrase out"
+        if "variables" in r.kinds and a.anchor == "original":
+            yield (
+                "rephrase.kinds: 'variables' renames letters, and under algorithm.anchor: original a response is "
+                "scored after the original question, whose letters are others; leave it out, or set "
+                "algorithm.anchor: behaviour"
+            )
     if not c.rewards:
         yield "rewards: nothing would be rewarded; name a function, such as [math]"
+
+
+def check_data(c: Config, train: bool, held_out: bool) -> None:
+    """Refuse a run that lacks questions; the flags say which kinds there are, in the config or from Python.
+
+    Raises:
+        ConfigError: none to train on, or none for the evaluations asked for.
+    """
+    if not train:
+        raise ConfigError("data.train: missing; name a file, a dataset id or reasoning_gym:TASK")
+    if c.eval.every and not held_out:
+        raise ConfigError(f"eval.every: {c.eval.every}, but nothing is held out; set data.eval, or eval.every: 0")

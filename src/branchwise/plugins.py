@@ -7,10 +7,13 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from branchwise.config import ConfigError
+
+PLUGIN = "branchwise_plugin:"
+"""Before a file's path, the name of its module."""
 
 
 def load_function(spec: str) -> Callable[..., Any]:
@@ -36,8 +39,22 @@ def load_function(spec: str) -> Callable[..., Any]:
     return function
 
 
+def spec_of(function: Any) -> str | None:
+    """The `spec` by which another process loads the same function; None where there is none.
+
+    There is none for lambdas, closures, methods and objects, nor for functions of the script being run: to import
+    that again may run it again.
+    """
+    module, name = getattr(function, "__module__", None) or "", getattr(function, "__qualname__", "")
+    if not isinstance(function, FunctionType) or module == "__main__" or not name.isidentifier():
+        return None
+    if getattr(sys.modules.get(module), name, None) is not function:
+        return None
+    return f"{module.removeprefix(PLUGIN)}:{name}" if module.startswith(PLUGIN) else f"{module}.{name}"
+
+
 def _load_file(spec: str, path: Path) -> ModuleType:
-    name = f"branchwise_plugin:{path}"
+    name = f"{PLUGIN}{path}"
     if name in sys.modules:
         return sys.modules[name]
     if not path.is_file():

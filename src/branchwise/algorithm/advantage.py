@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,6 +45,11 @@ class Pool:
     def counted(self) -> int:
         """Members; with fewer than two there is nothing to compare and every advantage is 0."""
         return len(self.leaves)
+
+    @property
+    def mute(self) -> bool:
+        """Whether it teaches nothing: every advantage is 0."""
+        return self.uniform is not None or self.counted < 2
 
 
 def pools(tree: Tree, level: Literal["phrasing", "question"]) -> list[Pool]:
@@ -170,18 +175,35 @@ def _rewards(tree: Tree, leaves: Sequence[int]) -> np.ndarray:
 
 def _check(values: list[Advantage], trees: Sequence[Tree], name: str) -> None:
     """Refuse what a user's function returned where it does not fit the trees."""
-    if len(values) != len(trees):
-        raise ConfigError(f"algorithm.advantage: {name!r} returned {len(values)} trees of advantages, not {len(trees)}")
+    if _count(values) != len(trees):
+        raise ConfigError(
+            f"algorithm.advantage: {name!r} returned {_told(values)}; give a list for each of {len(trees)} trees"
+        )
     for t, (tree, A) in enumerate(zip(trees, values)):
-        if len(A) != len(tree.nodes):
+        if _count(A) != len(tree.nodes):
             raise ConfigError(
-                f"algorithm.advantage: {name!r} returned {len(A)} values for tree {t}; give one for each of its "
+                f"algorithm.advantage: {name!r} returned {_told(A)} for tree {t}; give one for each of its "
                 f"{len(tree.nodes)} nodes, prompts 0"
             )
         for place, (node, advantage) in enumerate(zip(tree.nodes, A)):
-            shape = np.shape(advantage)
-            if shape not in ((), (len(node.ids_T),)) or not np.all(np.isfinite(advantage)):
+            if not _fits(advantage, len(node.ids_T)):
                 raise ConfigError(
                     f"algorithm.advantage: {name!r} returned {advantage!r} for node {place} of tree {t}; give a finite "
                     f"number, or one for each of its {len(node.ids_T)} tokens"
                 )
+
+
+def _count(values: Any) -> int | None:
+    return len(values) if hasattr(values, "__len__") else None
+
+
+def _told(values: Any) -> str:
+    return f"a {type(values).__name__}" if _count(values) is None else f"{len(values)} values"
+
+
+def _fits(advantage: Any, length: int) -> bool:
+    try:
+        value = np.asarray(advantage, dtype=np.float64)
+    except (TypeError, ValueError):
+        return False
+    return value.shape in ((), (length,)) and bool(np.isfinite(value).all())

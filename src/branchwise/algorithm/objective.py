@@ -153,6 +153,7 @@ def _stats(
     """Sums, counts and maxima over the pack's tokens.
 
     clip_low, clip_high (by segment): share of tokens whose gradient the clip takes; under `cispo` those capped.
+    dual_clip: share whose gradient the dual clip takes. correction: mean w of the tokens that have one.
     mismatch: |log π_prox − log μ| where both have the same prompt. context_shift/n: log μ(o|q_n) − log π_prox(o|q0).
     """
     everywhere_S = torch.ones_like(scored.own_S)
@@ -166,8 +167,11 @@ def _stats(
         averaged.append(("kl", kl_S, everywhere_S))
     if entropy_S is not None:
         averaged.append(("entropy", entropy_S, everywhere_S))
+    if a.dual_clip is not None:
+        averaged.append(("dual_clip", (ratio_S > a.dual_clip) & (scored.advantage_S < 0), everywhere_S))
     if a.correction is not None:
-        averaged += [("correction", w_S, everywhere_S), ("correction_capped", w_S >= a.correction, everywhere_S)]
+        corrected_S = everywhere_S if a.anchor == "importance" else scored.own_S
+        averaged += [("correction", w_S, corrected_S), ("correction_capped", w_S >= a.correction, corrected_S)]
     for n in torch.unique(scored.phrasing_S[~scored.own_S]).tolist():
         averaged.append((f"context_shift/{n}", scored.sampler_S - prox_S, ~scored.own_S & (scored.phrasing_S == n)))
     stats = {f"{name}/sum": (x_S * here_S).sum() for name, x_S, here_S in averaged}

@@ -26,8 +26,8 @@ from branchwise.tree import Tree
 def count(trees: Sequence[Tree], config: Config) -> dict[str, float]:
     """How many `thoughts`, `answers` and `tokens` count; to be summed over all trees of an optimizer step.
 
-    Out of all counts: nodes without a rewarded leaf, and uniform pools under `uniform: drop`. Unclosed thoughts under
-    `unclosed: mask` are out of the tokens alone. Forced tokens are no tokens here.
+    Out of all counts: nodes without a rewarded leaf, and under `uniform: drop` pools that are uniform or have not even
+    two rewards. Unclosed thoughts under `unclosed: mask` are out of the tokens alone. Forced tokens are no tokens here.
     """
     counts = {"thoughts": 0.0, "answers": 0.0, "tokens": 0.0}
     for tree in trees:
@@ -86,7 +86,7 @@ def _units(tree: Tree, config: Config) -> tuple[np.ndarray, np.ndarray]:
     unit = np.full(len(tree.nodes), -1)
     segment = np.full(len(tree.nodes), THOUGHT)
     for pool in pools(tree, config.algorithm.pool):
-        if pool.uniform and config.tree.uniform == "drop":
+        if pool.mute and config.tree.uniform == "drop":
             continue
         for leaf in pool.leaves:
             _, thought, *answer = tree.path(leaf)

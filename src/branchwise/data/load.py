@@ -33,12 +33,14 @@ class Rows:
         return list(dict.fromkeys(column for row in self.rows for column in row))
 
 
-def load_rows(source: Source | Iterable[Mapping[str, Any]]) -> Rows:
+def load_rows(source: Rows | Source | Iterable[Mapping[str, Any]]) -> Rows:
     """Read a JSONL, JSON, CSV or Parquet file, `reasoning_gym:TASK`, a Hugging Face dataset id, or rows in memory.
 
     Raises:
         DataError: the file is missing or broken (with its line), or the dataset cannot be had.
     """
+    if isinstance(source, Rows):
+        return source
     if not isinstance(source, Source):
         return Rows("the dataset", [_as_row(row) for row in source])
     if source.path.startswith(GYM):

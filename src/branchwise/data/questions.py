@@ -49,7 +49,7 @@ class Report:
 
 
 def load_questions(
-    source: Source | Iterable[Mapping[str, Any]], data: DataConfig, renderer: Renderer, rephrasings: int = 0
+    source: Rows | Source | Iterable[Mapping[str, Any]], data: DataConfig, renderer: Renderer, rephrasings: int = 0
 ) -> tuple[list[Question], Report]:
     """Read a table and make questions of it whose prompts fit; see `load_rows`, `questions` and `fitting`."""
     found, report = questions(load_rows(source), data, rephrasings)
@@ -92,7 +92,7 @@ def questions(table: Rows, data: DataConfig, rephrasings: int = 0) -> tuple[list
     template = Template(data.template, [*columns, "answer"] if answered else columns, table.name)
     report = Report(table.name, rows=len(table.rows))
     found = {}
-    for number, row in enumerate(map(_with_answer, table.rows), start=1):
+    for number, row in enumerate(map(with_answer, table.rows), start=1):
         text = question_text(row.get(key))
         if reason := _unusable(row, text, answered, template):
             report.rejected.append((number, reason))
@@ -140,7 +140,7 @@ def _reference(row: Mapping[str, Any]) -> Any:
     return reference
 
 
-def _with_answer(row: dict[str, Any]) -> dict[str, Any]:
+def with_answer(row: dict[str, Any]) -> dict[str, Any]:
     """The row with its reference in the column `answer`, as the final answer where it is a worked solution."""
     reference = _reference(row)
     if reference is None:
@@ -182,7 +182,7 @@ def _wordings(row: Mapping[str, Any], original: str, limit: int, report: Report,
         return
     seen = {" ".join(original.split())}
     used = 0
-    for wording in _list_of_texts(row["rephrasings"], place):
+    for wording in list_of_texts(row["rephrasings"], place):
         text = " ".join(wording.split()) if wording is not None else ""
         if not text:
             report.left_out["empty"] += 1
@@ -197,7 +197,7 @@ def _wordings(row: Mapping[str, Any], original: str, limit: int, report: Report,
             yield str(wording)
 
 
-def _list_of_texts(value: Any, place: str) -> list[str | None]:
+def list_of_texts(value: Any, place: str) -> list[str | None]:
     if isinstance(value, str):  # a CSV cell
         try:
             value = json.loads(value) if value.strip() else []

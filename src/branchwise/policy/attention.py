@@ -37,6 +37,8 @@ MaskFunction = Callable[[Any, Any, Any, Any], Any]
 
 WAYS = ("flex", "blocks", "dense", "eager")
 """In order of preference; registered with transformers under these names after `branchwise_`."""
+PLAIN = "branchwise_plain"
+"""`sdpa`, but quicker while decoding; it knows no packs."""
 UNSEEN = -1e30
 """Added to scores of unseen keys. Finite: where a query sees none of a block, its log-sum-exp is -1e30 and weighs 0."""
 TILE = 64
@@ -150,11 +152,30 @@ def _flex_mask(layout: Layout, mask_function: MaskFunction, dtype: torch.dtype) 
 # Attention, by way
 
 
+def _plain_attention(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Ordinary attention; while decoding, the queries that share a head's keys stand in one block.
+
+    On a CPU in bfloat16 that is four times as quick as a call for each of them.
+    """
+    groups = getattr(module, "num_key_value_groups", 1)
+    if query.shape[2] > 1 or groups == 1 or kwargs.get("position_bias") is not None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    if attention_mask is not None and attention_mask.shape[1] > 1:
+        attention_mask = attention_mask.unflatten(1, (-1, groups)).flatten(2, 3)
+    packed = query.unflatten(1, (-1, groups)).flatten(2, 3)
+    out = torch.nn.functional.scaled_dot_product_attention(
+        packed, key, value, attn_mask=attention_mask, scale=kwargs.get("scaling")
+    )
+    return out.reshape(len(query), 1, query.shape[1], -1), None
+
+
 def _blocks_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     if not isinstance(attention_mask, list):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return _plain_attention(module, query, key, value, attention_mask, **kwargs)
     _refuse_extras(kwargs)
     return _MergedBlocks.apply(*_one_dtype(query, key, value), kwargs.get("scaling"), attention_mask), None
 
@@ -163,7 +184,7 @@ def _flex_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     if not isinstance(attention_mask, BlockMask):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return _plain_attention(module, query, key, value, attention_mask, **kwargs)
     _refuse_extras(kwargs)
     length, padded = query.shape[2], attention_mask.seq_lengths[0]
     q, k, v = (torch.nn.functional.pad(x, (0, 0, 0, padded - length)) for x in _one_dtype(query, key, value))
@@ -279,5 +300,7 @@ def _register(
 
 _register("flex", _flex_attention, _flex_mask, sdpa_mask)
 _register("blocks", _blocks_attention, _blocks_mask, sdpa_mask)
-_register("dense", sdpa_attention_forward, _dense_mask, sdpa_mask)
+_register("dense", _plain_attention, _dense_mask, sdpa_mask)
 _register("eager", _eager_attention, _dense_mask, eager_mask)
+AttentionInterface.register(PLAIN, _plain_attention)
+AttentionMaskInterface.register(PLAIN, sdpa_mask)

@@ -25,7 +25,7 @@ def load_policy(config: Config, *, model: Any = None, processing_class: Any = No
         peft_config: peft's config of an adapter in place of `model.lora`.
 
     Raises:
-        ConfigError: bitsandbytes is missing, or the adapter is one that adds tokens to the prompt.
+        ConfigError: there is no such model or device, bitsandbytes is missing, or the adapter adds tokens to prompts.
     """
     m = config.model
     device = _device(config.train.device)
@@ -34,11 +34,11 @@ def load_policy(config: Config, *, model: Any = None, processing_class: Any = No
         raise ConfigError(
             f"peft_config: {peft_config.peft_type} adds tokens to every row, which trees share; use a LoraConfig"
         )
-    model = _load(m, device, trained_whole=peft_config is None) if model is None else model.to(device)
+    precision = _precision(config.train.precision, device)
+    held = torch.float32 if peft_config is None else precision
+    model = _load(m, device, held) if model is None else model.to(device)
     if processing_class is None:
-        processing_class = AutoTokenizer.from_pretrained(
-            m.path, revision=m.revision, trust_remote_code=m.trust_remote_code
-        )
+        processing_class = load_tokenizer(m)
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -55,13 +55,13 @@ def load_policy(config: Config, *, model: Any = None, processing_class: Any = No
         output=find_output(base),
         temperature=config.sampling.temperature,
         chunk=config.train.logit_chunk,
-        precision=_precision(config.train.precision, device),
+        precision=precision,
         reference=config.algorithm.kl > 0,
     )
 
 
-def _load(m: ModelConfig, device: torch.device, trained_whole: bool) -> Any:
-    dtype = {"auto": torch.float32 if trained_whole else torch.bfloat16}.get(m.dtype) or getattr(torch, m.dtype)
+def _load(m: ModelConfig, device: torch.device, default: torch.dtype) -> Any:
+    dtype = default if m.dtype == "auto" else getattr(torch, m.dtype)
     options: dict[str, Any] = {}
     if m.load_in_4bit:
         if importlib.util.find_spec("bitsandbytes") is None:
@@ -69,20 +69,35 @@ def _load(m: ModelConfig, device: torch.device, trained_whole: bool) -> Any:
                 "model.load_in_4bit: true needs the package bitsandbytes; pip install 'branchwise[quantized]', "
                 "or set model.load_in_4bit: false"
             )
+        if device.type != "cuda":  # on CPUs its kernels of packed weights pass no gradient, with no more than a warning
+            raise ConfigError(f"model.load_in_4bit: true needs a CUDA GPU, not {device.type}; set it false")
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16,
         )
-    return AutoModelForCausalLM.from_pretrained(
-        m.path,
-        revision=m.revision,
-        trust_remote_code=m.trust_remote_code,
-        dtype=dtype,
-        device_map={"": device},
-        **options,
-    )
+    options |= {"revision": m.revision, "trust_remote_code": m.trust_remote_code}
+    try:
+        return AutoModelForCausalLM.from_pretrained(m.path, dtype=dtype, device_map={"": device}, **options)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path: cannot load {m.path!r}: {_first_line(error)}") from error
+
+
+def load_tokenizer(m: ModelConfig) -> Any:
+    """The model's tokenizer.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(m.path, revision=m.revision, trust_remote_code=m.trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path: no tokenizer at {m.path!r}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _lora(lora: LoraConfig) -> peft.LoraConfig:
@@ -106,8 +121,13 @@ def _settle(model: nn.Module, base: Any, checkpointing: bool) -> None:
 
 
 def _device(name: str) -> torch.device:
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        name = "cuda" if there["cuda"] else "cpu"
+    if not there[name]:
+        raise ConfigError(
+            f"train.device: {name!r} is not there; set train.device: auto, or install a torch that has it"
+        )
     return torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 

@@ -65,8 +65,8 @@ def find_output(model: Any) -> Output:
     )
     with torch.autocast(model.device.type, enabled=False), Widened():
         hidden_SH *= 10 / head(hidden_SH).std()  # logits as large as a trained model's, so that a softcap shows
-        raw_SV = head(hidden_SH)[:, :1024].double()
-        wanted_SV = WholeHead(model)(hidden_SH)[:, :1024].double()
+        raw_SV = head(hidden_SH)[:, :1024].cpu().double()  # mps has no float64
+        wanted_SV = WholeHead(model)(hidden_SH)[:, :1024].cpu().double()
     values = {float(v) for v in config.to_dict().values() if type(v) in (int, float) and v > 0}
     scales = [1.0, *sorted(values | {1 / v for v in values})]
     for softcap, scale in product([None, *sorted(values)], scales):

@@ -191,7 +191,7 @@ def _evidence(model: Any, row: Row, hidden: Hidden) -> dict[str, Tensor]:
 
     Weights in less than float32 are widened as they are used, for rounding would hide faults; there the states alone.
     """
-    if model.dtype.itemsize < 4:
+    if model.dtype.itemsize < 4 or getattr(model, "is_quantized", False):
         with torch.no_grad(), Widened():
             return {"states": hidden(backbone_of(model), row)}
     shifts: list[Tensor] = []

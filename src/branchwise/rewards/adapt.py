@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +33,14 @@ class RewardFunction:
     weight: float = 1.0
     args: Mapping[str, Any] = field(default_factory=dict)
     """Given to every call."""
+    spec: str | None = None
+    """Its name for `load_function`, where another process can load it."""
+    timeout: float = 600.0
+    """Seconds that a call may take."""
+    by_rows: bool = False
+    """Whether it judges each leaf by itself, so that a batch may be cut into pieces."""
+    ready: Callable[..., None] | None = None
+    """Raises where the function cannot do its work here; takes the function's `args`."""
 
     @cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -55,6 +64,17 @@ class RewardFunction:
             return _verifiers
         return None
 
+    @property
+    def rows(self) -> int | None:
+        """Leaves of one call; None: all."""
+        return 1 if self._leaf_view else PIECE if self.by_rows else None
+
+    def wanted(self, columns: Columns) -> Columns:
+        """The columns that a call cannot do without."""
+        if self._leaf_view or self.takes_any:
+            return columns
+        return {name: values for name, values in columns.items() if name in self.parameters}
+
     def offered(self, names: set[str]) -> set[str]:
         """All that the function may ask for where these columns are there."""
         view = self._leaf_view
@@ -74,9 +94,18 @@ class RewardFunction:
     async def call_async(self, columns: Columns, shared: Mapping[str, Any]) -> Any:
         """The same of an async function; leaves are awaited together."""
         if self._leaf_view is None:
-            return await self.function(**self._accepted({**columns, **shared}))
-        calls = [self.function(**leaf) for leaf in self._leaves(columns, shared)]
+            return await self._in_time(self.function(**self._accepted({**columns, **shared})))
+        calls = [self._in_time(self.function(**leaf)) for leaf in self._leaves(columns, shared)]
         return [_score(result) for result in await asyncio.gather(*map(attempt_async, calls))]
+
+    async def _in_time(self, awaitable: Awaitable[Any]) -> Any:
+        try:
+            async with asyncio.timeout(self.timeout) as limit:
+                return await awaitable
+        except TimeoutError:
+            if limit.expired():
+                raise TimeoutError(f"stopped after {self.timeout:g} s") from None
+            raise
 
     def _leaves(self, columns: Columns, shared: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The arguments of each leaf's call."""
@@ -89,6 +118,97 @@ class RewardFunction:
         if self.takes_any:
             return arguments
         return {name: arguments[name] for name in self.parameters if name in arguments}
+
+
+PIECE = 32
+"""Leaves of one call of a function that judges each by itself."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a reward function, as it is sent to another process."""
+
+    spec: str
+    name: str
+    args: Mapping[str, Any]
+    columns: Columns
+    trainer_state: Any
+    count: int
+    timeout: float
+
+
+@dataclass
+class Answer:
+    """What one call came to."""
+
+    parts: list[tuple[float | None, str | None]]
+    """For each leaf what it is paid (None: the function does not apply), or why that is missing."""
+    metrics: list[tuple[str, float]] = field(default_factory=list)
+    extras: list[tuple[str, list[Any]]] = field(default_factory=list)
+    """What the function gave to `log_metric` and `log_extra`."""
+    failure: str | None = None
+    """Why the whole call failed, where there are no `parts`."""
+    unloadable: str | None = None
+    """Why the worker cannot load the function."""
+
+    def told(self, count: int) -> list[tuple[float | None, str | None]]:
+        """`parts`, or the failure for each of them."""
+        return self.parts if self.failure is None else [(None, self.failure)] * count
+
+
+def answer(f: RewardFunction, columns: Columns, trainer_state: Any, count: int) -> Answer:
+    """Call a plain function on `count` leaves."""
+    answered = Answer([])
+    answered.parts = parts(attempt(f.call, columns, shared(answered, trainer_state, count)), count)
+    return answered
+
+
+async def answer_async(f: RewardFunction, columns: Columns, trainer_state: Any, count: int) -> Answer:
+    """The same of an async function; at its time limit it is stopped where it waits."""
+    answered = Answer([])
+    call = f.call_async(columns, shared(answered, trainer_state, count))
+    answered.parts = parts(await attempt_async(call), count)
+    return answered
+
+
+def shared(answered: Answer, trainer_state: Any, count: int) -> dict[str, Any]:
+    """Arguments that are the same for all leaves."""
+
+    def log_metric(name: str, value: float) -> None:
+        answered.metrics.append((name, float(value)))
+
+    def log_extra(column: str, values: Sequence[Any]) -> None:
+        if len(values) != count:
+            raise ValueError(f"log_extra: {column!r} has {len(values)} values; {count} expected")
+        answered.extras.append((column, list(values)))
+
+    return {"trainer_state": trainer_state, "log_metric": log_metric, "log_extra": log_extra}
+
+
+def parts(result: Any, count: int) -> list[tuple[float | None, str | None]]:
+    """What a function's result pays each leaf, or why that is missing; a failure of the call counts for all of them."""
+    if isinstance(result, BaseException):
+        return [_part(result)] * count
+    values = result.tolist() if hasattr(result, "tolist") else result
+    if not isinstance(values, list | tuple):
+        return [(None, f"returned a {type(result).__name__}; {count} expected, in a list")] * count
+    if len(values) != count:
+        return [(None, f"returned {len(values)} values; {count} expected, one for each response")] * count
+    return list(map(_part, values))
+
+
+def _part(value: Any) -> tuple[float | None, str | None]:
+    if value is None:
+        return None, None
+    if isinstance(value, BaseException):
+        return None, f"{type(value).__name__}: {value}"
+    try:
+        number = None if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError):
+        number = None
+    if number is None:
+        return None, f"returned {value!r}; a number or None is expected"
+    return (number, None) if math.isfinite(number) else (None, f"returned {number}")
 
 
 def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

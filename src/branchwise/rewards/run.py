@@ -1,29 +1,29 @@
-"""Rewards of leaves: calls the reward functions and settles what each leaf is paid."""
+"""Rewards of leaves: has the reward functions called and settles what each leaf is paid."""
 
 from __future__ import annotations
 
-import asyncio
-import math
-import threading
+import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from branchwise.algorithm.advantage import overlong_penalty
-from branchwise.config import Config, ConfigError, RewardConfig
-from branchwise.plugins import load_function
-from branchwise.rewards.adapt import NATIVE, Columns, RewardFunction, attempt, attempt_async
+from branchwise.config import Config, ConfigError, RewardConfig, RewardLimits
+from branchwise.plugins import load_function, spec_of
+from branchwise.rewards.adapt import NATIVE, RewardFunction
+from branchwise.rewards.calls import Caller
 from branchwise.tree import Node, Tree
 
-BUILT_IN = ("math", "choice", "format", "length", "box", "point", "trajectory", "count", "reasoning_gym")
+BUILT_IN = ("math", "code", "choice", "format", "length", "box", "point", "trajectory", "count", "reasoning_gym")
 OWN = NATIVE | {"original_prompts", "phrasing_index", "thought_index"}
 """Arguments with a value for each leaf that are no columns of the data."""
 SHARED = frozenset({"trainer_state", "log_metric", "log_extra"})
+NOT_APPLICABLE = "no reward function applies"
+MEMORY = 512
+"""Responses over which the share of failures is taken: beyond, older ones count half."""
 
 
 class RewardError(ConfigError):
@@ -48,7 +48,10 @@ class RewardRunner:
         tokenizer: turns response ids into texts.
         marker: what ends a thought, or None.
         overlong_buffer: DAPO's soft punishment over the last so many tokens before a limit; 0: off.
-        limits: the most tokens of a thought, and of a whole response.
+        lengths: the most tokens of a thought, and of a whole response.
+        limits: on their time, and on failures.
+
+    Plain functions run in worker processes, where they can be stopped; see `branchwise.rewards.calls`.
 
     Raises:
         ConfigError: a function that cannot be loaded.
@@ -60,14 +63,18 @@ class RewardRunner:
         tokenizer: Any,
         marker: str | None = None,
         overlong_buffer: int = 0,
-        limits: tuple[int, int] = (0, 0),
+        lengths: tuple[int, int] = (0, 0),
+        limits: RewardLimits | None = None,
     ) -> None:
-        self.functions = _named([_load(reward) for reward in rewards])
+        self.limits = limits or RewardLimits()
+        self.functions = _named([_load(reward, self.limits.timeout) for reward in rewards])
         self.tokenizer = tokenizer
         self.marker = marker
-        self.overlong_buffer, self.limits = overlong_buffer, limits
+        self.overlong_buffer, self.lengths = overlong_buffer, lengths
+        self.caller = Caller(self.limits.workers)
         self.logged: dict[str, list[float]] = {}
         """What functions gave to `log_metric`, by name; whoever writes it down clears it."""
+        self._failed = self._scored = 0
 
     @classmethod
     def of(cls, reward_funcs: Any, config: Config, tokenizer: Any) -> RewardRunner:
@@ -78,14 +85,37 @@ class RewardRunner:
             given = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
             rewards = [RewardConfig(function=f) if isinstance(f, str) else f for f in given]
         whole = config.sampling.max_thought_tokens + config.sampling.max_answer_tokens
-        limits = (whole if config.tree.marker is None else config.sampling.max_thought_tokens, whole)
-        return cls(rewards, tokenizer, config.tree.marker, config.algorithm.overlong_buffer, limits)
+        lengths = (whole if config.tree.marker is None else config.sampling.max_thought_tokens, whole)
+        return cls(
+            rewards, tokenizer, config.tree.marker, config.algorithm.overlong_buffer, lengths, config.reward_limits
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What is worth saying of how the functions run."""
+        return [
+            f"warning: rewards: {f.name!r} runs in a thread of the trainer: a call that takes longer than "
+            f"{f.timeout:g} s is given up but cannot be stopped. Name it in a file of its own "
+            "('my_rewards.py:my_function'), and it runs in a process that can"
+            for f in self.functions
+            if f.spec is None and not f.is_async
+        ]
+
+    def start(self) -> None:
+        """Start a worker, so that it is there when the first rewards are asked for."""
+        if any(f.spec and not f.is_async for f in self.functions):
+            self.caller.pool.warm()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self.caller.pool.close()
 
     def check(self, columns: Iterable[str]) -> None:
         """Whether every function can be called on data of these columns.
 
         Raises:
             RewardError: a function asks for a column that is not there, or for one that Branchwise fills itself.
+            ConfigError: a built-in cannot do its work here.
         """
         columns = set(columns)
         for f in self.functions:
@@ -102,6 +132,8 @@ class RewardRunner:
                     f"rewards: function {f.name!r} asks for {taken[0]!r}, which is a column of the data and also what "
                     "Branchwise calls a part of the response; rename the column"
                 )
+            if f.ready:
+                f.ready(**f.args)
 
     def score(self, trees: Iterable[Tree], trainer_state: Any = None) -> None:
         """Fill `reward`, `parts` and `reason` of every leaf that has neither reward nor reason yet.
@@ -110,7 +142,8 @@ class RewardRunner:
         some function fails or gives no finite number, the reward is missing, and `reason` says why.
 
         Raises:
-            RewardError: a function lacks a column, or returns anything else than one value for each leaf.
+            RewardError: a function lacks a column, or more than `max_failed` of the leaves lately scored have no reward
+                because a function failed.
         """
         leaves = [(tree, leaf) for tree in trees for leaf in tree.leaves() if _unscored(tree.nodes[leaf])]
         if not leaves:
@@ -118,11 +151,17 @@ class RewardRunner:
         nodes = [tree.nodes[leaf] for tree, leaf in leaves]
         columns = self._columns(leaves)
         self.check(name for tree, _ in leaves for name in tree.question.columns)
-        shared = {"trainer_state": trainer_state, "log_metric": self._log_metric, "log_extra": _extra_logger(nodes)}
-        values = self._call(columns, shared, len(leaves))
+        answers = self.caller.call(self.functions, columns, trainer_state, len(leaves))
+        for answered in answers:
+            for name, value in answered.metrics:
+                self.logged.setdefault(name, []).append(value)
+            for column, values in answered.extras:
+                for node, value in zip(nodes, values):
+                    node.extra[column] = value
         for i, (tree, leaf) in enumerate(leaves):
             lengths = np.cumsum([len(tree.nodes[place].ids_T) for place in tree.path(leaf)[1:]])
-            self._settle(nodes[i], [column[i] for column in values], (int(lengths[0]), int(lengths[-1])))
+            self._settle(nodes[i], [answered.parts[i] for answered in answers], (int(lengths[0]), int(lengths[-1])))
+        self._count_failures(nodes)
 
     def _columns(self, leaves: list[tuple[Tree, int]]) -> dict[str, list[Any]]:
         """Arguments with a value for each leaf: the data's columns, and what Branchwise calls its own."""
@@ -160,71 +199,66 @@ class RewardRunner:
     def _decode(self, ids: list[list[int]]) -> list[str]:
         return self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def _call(self, columns: Columns, shared: dict[str, Any], count: int) -> list[list[Any]]:
-        """What every function gives every leaf, [functions][leaves]: a number, None, or how it failed."""
-        started = {
-            f.name: self._loop.start(attempt_async(f.call_async(columns, shared))) for f in self.functions if f.is_async
-        }
-        plain = {f.name: attempt(f.call, columns, shared) for f in self.functions if not f.is_async}
-        results = [plain[f.name] if f.name in plain else started[f.name].result() for f in self.functions]
-        return [_values(f.name, result, count) for f, result in zip(self.functions, results)]
-
-    @cached_property
-    def _loop(self) -> EventLoop:
-        return EventLoop()
-
-    def _settle(self, node: Node, values: list[Any], lengths: tuple[int, int]) -> None:
+    def _settle(self, node: Node, values: list[tuple[float | None, str | None]], lengths: tuple[int, int]) -> None:
         """Pay one leaf; `lengths` are its thought's and the whole response's."""
         reward, reasons = 0.0, []
-        for f, value in zip(self.functions, values):
-            part, reason = _part(f.name, value)
+        for f, (part, reason) in zip(self.functions, values):
             node.parts[f.name] = part
             reward += f.weight * (part or 0.0)
-            reasons += [reason] if reason else []
+            reasons += [f"{f.name}: {reason}"] if reason else []
         if not reasons and all(part is None for part in node.parts.values()):
-            reasons = ["no reward function applies"]
+            reasons = [NOT_APPLICABLE]
         if self.overlong_buffer:
             # the worse of both: a thought cut at its own limit is far from the response's
-            penalty = min(overlong_penalty(*pair, self.overlong_buffer) for pair in zip(lengths, self.limits))
+            penalty = min(overlong_penalty(*pair, self.overlong_buffer) for pair in zip(lengths, self.lengths))
             node.parts["overlong"] = penalty or None
             reward += penalty
         node.reward, node.reason = (None, "; ".join(reasons)) if reasons else (reward, None)
 
-    def _log_metric(self, name: str, value: float) -> None:
-        self.logged.setdefault(name, []).append(float(value))
-
-
-class EventLoop:
-    """A loop in a thread of its own, for async functions: their clients outlive a call; the caller may have a loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-
-    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    def _count_failures(self, nodes: list[Node]) -> None:
+        """Stop where too many leaves fail, those of the last calls among them: a short outage is no reason."""
+        reasons = Counter(node.reason for node in nodes if node.reason not in (None, NOT_APPLICABLE))
+        self._failed += reasons.total()
+        self._scored += len(nodes)
+        if self._failed > self.limits.max_failed * self._scored:
+            told = "; ".join(f"{reason} ({count} times)" for reason, count in reasons.most_common(3))
+            raise RewardError(
+                f"rewards: functions failed on {self._failed} of the last {self._scored} responses, more than "
+                f"reward_limits.max_failed: {self.limits.max_failed:g} allows: {told}"
+            )
+        if self._scored > MEMORY:
+            self._failed, self._scored = self._failed // 2, self._scored // 2
 
 
 def _unscored(node: Node) -> bool:
     return node.reward is None and node.reason is None
 
 
-def _load(reward: RewardConfig | Callable[..., Any]) -> RewardFunction:
+def _load(reward: RewardConfig | Callable[..., Any], timeout: float) -> RewardFunction:
     if not isinstance(reward, RewardConfig):
         if not callable(reward):
             raise ConfigError(f"rewards: {reward!r} is no function; give one, or a name such as 'math'")
-        return RewardFunction(getattr(reward, "__name__", type(reward).__name__), reward)
-    spec = reward.function
-    if spec in BUILT_IN:
-        function = load_function(f"branchwise.rewards.{spec}.{spec}")
+        name = getattr(reward, "__name__", type(reward).__name__)
+        return RewardFunction(name, reward, spec=spec_of(reward), timeout=timeout)
+    spec, built_in = reward.function, reward.function in BUILT_IN
+    if built_in:
+        spec = f"branchwise.rewards.{spec}.{spec}"
     elif spec.isidentifier():
         raise ConfigError(
             f"rewards: there is no built-in {spec!r}; choose one of {', '.join(BUILT_IN)}, or name a function of "
             "yours: 'package.module.function' or 'file.py:function'"
         )
-    else:
-        function = load_function(spec)
-    return RewardFunction(function.__name__, function, reward.weight, reward.args)
+    function = load_function(spec)
+    return RewardFunction(
+        function.__name__,
+        function,
+        reward.weight,
+        reward.args,
+        spec,
+        timeout=timeout if reward.timeout is None else reward.timeout,
+        by_rows=built_in,
+        ready=getattr(sys.modules[function.__module__], "check", None) if built_in else None,
+    )
 
 
 def _named(functions: list[RewardFunction]) -> list[RewardFunction]:
@@ -235,44 +269,3 @@ def _named(functions: list[RewardFunction]) -> list[RewardFunction]:
         seen[f.name] += 1
         named.append(f if seen[f.name] == 1 else replace(f, name=f"{f.name}_{seen[f.name]}"))
     return named
-
-
-def _values(name: str, result: Any, count: int) -> list[Any]:
-    """One value for each leaf; a failure of the whole call counts for all of them."""
-    if isinstance(result, BaseException):
-        return [result] * count
-    values = result.tolist() if hasattr(result, "tolist") else result
-    if not isinstance(values, list | tuple):
-        raise RewardError(f"rewards: function {name!r} returned a {type(result).__name__}; {count} expected, in a list")
-    if len(values) != count:
-        raise RewardError(
-            f"rewards: function {name!r} returned {len(values)} values; {count} expected, one for each response"
-        )
-    return list(values)
-
-
-def _part(name: str, value: Any) -> tuple[float | None, str | None]:
-    """What a value pays a leaf (None: it does not apply), or why it is missing."""
-    if value is None:
-        return None, None
-    if isinstance(value, BaseException):
-        return None, f"{name}: {type(value).__name__}: {value}"
-    try:
-        part = None if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError):
-        part = None
-    if part is None:
-        raise RewardError(f"rewards: function {name!r} returned {value!r} for a response; a number or None is expected")
-    return (part, None) if math.isfinite(part) else (None, f"{name}: returned {part}")
-
-
-def _extra_logger(nodes: list[Node]) -> Callable[[str, Sequence[Any]], None]:
-    """What functions call to write a column of their own into the rollout log."""
-
-    def log_extra(column: str, values: Sequence[Any]) -> None:
-        if len(values) != len(nodes):
-            raise RewardError(f"log_extra: {column!r} has {len(values)} values; {len(nodes)} expected")
-        for node, value in zip(nodes, values):
-            node.extra[column] = value
-
-    return log_extra

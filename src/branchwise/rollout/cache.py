@@ -27,30 +27,45 @@ class RoomyLayer(DynamicLayer):
     """A full-attention layer in a buffer with room: a token is written rather than concatenated, a fork copies one row.
 
     Args:
-        layer: keys and values [B, H, T, D] to begin with.
-        index_R: the row of `layer` that each row begins as.
+        like: an initialised layer of the same model.
         rows: the most rows there will be.
     """
 
-    def __init__(self, layer: DynamicLayer, index_R: Tensor, rows: int) -> None:
+    def __init__(self, like: DynamicLayer, rows: int) -> None:
         super().__init__()
-        assert layer.keys is not None and layer.values is not None
-        self.lazy_initialization(layer.keys, layer.values)
-        self.rows, self.length = len(index_R), layer.get_seq_length()
-        self.key_buffer = _roomy(layer.keys, index_R, rows)
-        self.value_buffer = _roomy(layer.values, index_R, rows)
-        self._expose()
+        assert like.keys is not None and like.values is not None
+        self.lazy_initialization(like.keys, like.values)
+        self.rows = self.length = 0
+        # rows and columns are written before they are read
+        self.key_buffer, self.value_buffer = (
+            states.new_empty(rows, states.shape[1], like.get_seq_length() + ROOM, states.shape[3])
+            for states in (like.keys, like.values)
+        )
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         start, self.length = self.length, self.length + key_states.shape[-2]
         if self.length > self.key_buffer.shape[-2]:
-            more = self.length - self.key_buffer.shape[-2] + ROOM
-            self.key_buffer = pad(self.key_buffer, (0, 0, 0, more))
-            self.value_buffer = pad(self.value_buffer, (0, 0, 0, more))
+            self._resize(right=self.length - self.key_buffer.shape[-2] + ROOM)
         keys, values = self._expose()
         keys[:, :, start:] = key_states
         values[:, :, start:] = value_states
         return keys, values
+
+    def admit(self, layer: DynamicLayer, index_N: Tensor) -> None:
+        """Add rows `index_N` of another layer, ending at the present column."""
+        assert layer.keys is not None and layer.values is not None
+        width, first, self.rows = layer.get_seq_length(), self.rows, self.rows + len(index_N)
+        if width > self.length:
+            self.shift(width - self.length)
+        keys, values = self._expose()
+        keys[first:, :, self.length - width :] = layer.keys[index_N]
+        values[first:, :, self.length - width :] = layer.values[index_N]
+
+    def shift(self, columns: int) -> None:
+        """Insert columns on the left; where negative, drop them."""
+        self.length += columns
+        self._resize(left=columns)
+        self._expose()
 
     def move(self, source_R: Tensor, target_R: Tensor, rows: int) -> None:
         """Copy some rows over others; `rows` are left."""
@@ -59,18 +74,14 @@ class RoomyLayer(DynamicLayer):
         self.rows = rows
         self._expose()
 
+    def _resize(self, left: int = 0, right: int = 0) -> None:
+        self.key_buffer = pad(self.key_buffer, (0, 0, left, right))
+        self.value_buffer = pad(self.value_buffer, (0, 0, left, right))
+
     def _expose(self) -> tuple[Tensor, Tensor]:
         self.keys = keys = self.key_buffer[: self.rows, :, : self.length]
         self.values = values = self.value_buffer[: self.rows, :, : self.length]
         return keys, values
-
-
-def _roomy(states: Tensor, index_R: Tensor, rows: int) -> Tensor:
-    _, heads, length, width = states.shape
-    # rows and columns are written before they are read
-    buffer = states.new_empty(rows, heads, length + ROOM, width)
-    buffer[: len(index_R), :, :length] = states[index_R]
-    return buffer
 
 
 def new_cache(config: Any) -> Cache:
@@ -124,11 +135,34 @@ def forked(cache: Cache, index_R: Tensor, rows: int) -> Cache:
     fork.layers = []
     for layer in cache.layers:
         if type(layer) is DynamicLayer:
-            fork.layers.append(RoomyLayer(layer, index_R, rows))
+            roomy = RoomyLayer(layer, rows)
+            roomy.admit(layer, index_R)
+            fork.layers.append(roomy)
         else:
             fork.layers.append(_joined([layer], _length(cache)))
             fork.layers[-1].reorder_cache(index_R)  # type: ignore[arg-type]
     return fork
+
+
+def admit(cache: Cache, new: Cache, index_N: Tensor) -> None:
+    """Add rows `index_N` of another cache to one that admits gaps."""
+    for layer, others in zip(cache.layers, new.layers, strict=True):
+        if isinstance(layer, RoomyLayer):
+            layer.admit(others, index_N)  # type: ignore[arg-type]
+
+
+def drop_columns(cache: Cache, columns: int) -> None:
+    """Leave out the first columns, which hold tokens of no row."""
+    for layer in cache.layers:
+        if isinstance(layer, RoomyLayer):
+            layer.shift(-columns)
+
+
+def bytes_per_token(cache: Cache) -> int:
+    """What one more token adds to a row of a cache that holds one token."""
+    attention = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
+    states = [states for layer in attention for states in (layer.keys, layer.values) if states is not None]
+    return sum(s.nbytes for s in states)
 
 
 def reorder(cache: Cache, index_R: Tensor) -> None:

@@ -1,22 +1,27 @@
-"""Decoding of rows that fork: thoughts from prompts, answers from thoughts, all in one batch."""
+"""Decoding of rows that fork: thoughts from prompts, answers from thoughts, all in one batch that is kept full."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from branchwise.rollout.cache import forked, reorder
+from branchwise.rollout.cache import ROOM, admit, admits_gaps, drop_columns, forked, reorder
 from branchwise.rollout.draw import draw
 from branchwise.rollout.engine import Sampling
 from branchwise.rollout.keyed_random import uniform
 from branchwise.rollout.marker import Marker
-from branchwise.rollout.prefill import Decoder, Prefilled
+from branchwise.rollout.prefill import Beginning, Decoder, Prefilled, prefill
 from branchwise.tree import Finish, Kind, Node
 
+ROW_STATE = ("slot_R", "length_R", "limit_R", "position_R", "key_R", "forced_R", "token_R")
 FREE = -1
 """Of a row that draws its tokens; a row that is being closed counts the marker's tokens instead."""
 
@@ -73,24 +78,42 @@ class Endings:
         watched_V[[i for i in stop if i < decoder.vocabulary]] = True
         return cls(stop, marker, watched_V.to(decoder.device))
 
+    def finish(self, draft: Draft, ids_T: list[int]) -> Finish | None:
+        """How a draft ends with the newest of its tokens, if it does; asked only where it may."""
+        marker = self.marker
+        if draft.kind == "thought" and marker is not None and marker.may_end_V[ids_T[-1]] and marker.ends(ids_T):
+            return "marker"
+        if ids_T[-1] in self.stop:
+            return "stop"
+        return "length" if len(ids_T) == draft.limit else None
+
 
 class Growth:
-    """The thoughts of some prompts and their answers, sampled together.
+    """The thoughts of some prompts and their answers, sampled together in at most so many rows.
+
+    Thoughts wait until rows are free for all their answers. Where the cache admits gaps they join rows that are under
+    way, so that the batch stays full; else the next begin when all rows have finished.
 
     Args:
-        thoughts: each with the row of `prefilled` that it follows.
+        prompts: token ids and the thoughts that follow them.
+        beginning: what all prompts begin with.
+        max_rows: as many as the thought with most answers needs, or more.
     """
 
     def __init__(
         self,
         decoder: Decoder,
-        prefilled: Prefilled,
-        thoughts: Sequence[tuple[int, Draft]],
+        prompts: Sequence[tuple[np.ndarray, list[Draft]]],
+        beginning: Beginning,
         sampling: Sampling,
         endings: Endings,
+        max_rows: int,
     ) -> None:
-        self.decoder, self.sampling, self.endings = decoder, sampling, endings
-        self.drafts = [node for _, thought in thoughts for node in (thought, *thought.answers)]
+        self.decoder, self.beginning = decoder, beginning
+        self.sampling, self.endings, self.max_rows = sampling, endings, max_rows
+        self.prompts = [ids for ids, _ in prompts]
+        self.waiting = deque((b, thought) for b, (_, thoughts) in enumerate(prompts) for thought in thoughts)
+        self.drafts = [node for _, thought in self.waiting for node in (thought, *thought.answers)]
         for slot, draft in enumerate(self.drafts):
             draft.slot = slot
         device = decoder.device
@@ -99,31 +122,111 @@ class Growth:
         longest = max(draft.limit for draft in self.drafts) + len(forced)
         self.ids_NL = torch.zeros(len(self.drafts), longest, dtype=torch.int64, device=device)
         self.logprobs_NL = torch.zeros(len(self.drafts), longest, dtype=torch.float32, device=device)
-        source_R = self._tensor([row for row, _ in thoughts])
-        self.cache = forked(prefilled.cache, source_R, rows=sum(thought.leaves for _, thought in thoughts))
-        self.mask_RC = None if prefilled.mask_BC is None else prefilled.mask_BC[source_R]
-        self.position_R = prefilled.length_B[source_R]
-        self.logits_RV = prefilled.logits_BV[source_R]
-        empty = torch.zeros(len(thoughts), dtype=torch.int64, device=device)
-        self.slot_R, self.length_R, self.limit_R = empty.clone(), empty.clone(), empty.clone()
-        self.key_R, self.forced_R, self.token_R = empty.clone(), empty.clone(), empty
-        self._seat(list(range(len(thoughts))), [thought for _, thought in thoughts])
+        self.prefilled: dict[int, tuple[Prefilled, int]] = {}
+        """By prompt that has been forwarded: its row there."""
+        self.gaps = admits_gaps(beginning.cache)
+        self.free = max_rows
+        """Rows that no thought has claimed, for itself or for its answers."""
+        self._empty()
+
+    slot_R: Tensor
+    """Of each row's draft, in the records of what was drawn."""
+    length_R: Tensor
+    """Tokens that the draft has."""
+    limit_R: Tensor
+    position_R: Tensor
+    """Of the next token."""
+    key_R: Tensor
+    forced_R: Tensor
+    """FREE, or how many of the marker's tokens stand."""
+    token_R: Tensor
+    """The last drawn."""
 
     @torch.no_grad()
     def run(self) -> None:
         """Sample until every row has finished; the drafts then hold their tokens."""
-        while True:
+        while self.waiting or len(self.slot_R):
+            self._admit()
             self._draw()
             finished = self._finished()
-            leaves = {row for row, draft in finished if not draft.closed}
+            leaves = {row: draft for row, draft in finished if not draft.closed}
             if leaves:
-                self._take(_closed_up(len(self.slot_R), leaves))
-            if not len(self.slot_R):
-                break
-            self._forward()
-            if len(leaves) < len(finished):
-                self._fork()
+                self._take(_closed_up(len(self.slot_R), leaves.keys()))
+                self.free += sum(draft.leaves for draft in leaves.values())
+            if len(self.slot_R):
+                self._forward()
+                if len(leaves) < len(finished):
+                    self._fork()
         self._cut()
+
+    def _empty(self) -> None:
+        """No rows."""
+        self.cache: Any = None
+        self.mask_RC: Tensor | None = None
+        """Which columns of the cache hold tokens of the row; None: all."""
+        self.logits_RV = torch.empty(0, device=self.decoder.device)
+        for name in ROW_STATE:
+            setattr(self, name, self._tensor([]))
+
+    def _admit(self) -> None:
+        """Let waiting thoughts begin once a quarter of the rows is free; without gaps, once all are."""
+        under_way = len(self.slot_R) > 0
+        if not self.waiting or (under_way and not (self.gaps and self.free >= self.max_rows // 4)):
+            return
+        if not under_way:
+            self._empty()
+        taken: list[tuple[int, Draft]] = []
+        while self.waiting and self.waiting[0][1].leaves <= self.free:
+            if taken and not self.gaps and self._origin(self.waiting[0][0]) != self._origin(taken[0][0]):
+                break
+            taken.append(self.waiting.popleft())
+            self.free -= taken[-1][1].leaves
+        new = list(dict.fromkeys(b for b, _ in taken if b not in self.prefilled))
+        if new:
+            forwarded = prefill(self.decoder, [self.prompts[b] for b in new], self.beginning)
+            self.prefilled |= {b: (forwarded, row) for row, b in enumerate(new)}
+        for _, group in groupby(taken, key=lambda item: self._origin(item[0])):
+            thoughts = list(group)
+            forwarded = self.prefilled[thoughts[0][0]][0]
+            self._join(forwarded, [self.prefilled[b][1] for b, _ in thoughts], [thought for _, thought in thoughts])
+        still = {b for b, _ in self.waiting}
+        self.prefilled = {b: place for b, place in self.prefilled.items() if b in still}
+
+    def _origin(self, prompt: int) -> int | None:
+        """Tells apart prompts that were forwarded at different times, or not yet."""
+        return id(self.prefilled[prompt][0]) if prompt in self.prefilled else None
+
+    def _join(self, forwarded: Prefilled, sources: list[int], thoughts: list[Draft]) -> None:
+        """Add rows that follow prompts."""
+        source_N = self._tensor(sources)
+        first = len(self.slot_R)
+        mask_NC = None if forwarded.mask_BC is None else forwarded.mask_BC[source_N]
+        if self.cache is None:
+            self.cache = forked(forwarded.cache, source_N, min(self.max_rows, len(self.drafts)))
+            self.columns, self.mask_RC = forwarded.columns, mask_NC
+        else:
+            self._drop_dead_columns()
+            admit(self.cache, forwarded.cache, source_N)
+            if mask_NC is None:
+                mask_NC = torch.ones(len(sources), forwarded.columns, dtype=torch.bool, device=source_N.device)
+            if self.mask_RC is None:
+                self.mask_RC = torch.ones(first, self.columns, dtype=torch.bool, device=source_N.device)
+            self.columns = max(self.columns, forwarded.columns)
+            widened = (pad(mask, (self.columns - mask.shape[1], 0)) for mask in (self.mask_RC, mask_NC))
+            self.mask_RC = torch.cat(list(widened))
+        for name in ROW_STATE:
+            setattr(self, name, torch.cat([getattr(self, name), torch.zeros_like(source_N)]))
+        self.position_R[first:] = forwarded.length_B[source_N]
+        self.logits_RV = torch.cat([self.logits_RV.to(forwarded.logits_BV), forwarded.logits_BV[source_N]])
+        self._seat(list(range(first, first + len(thoughts))), thoughts)
+
+    def _drop_dead_columns(self) -> None:
+        """Cut what is left of every row's first token, if it is worth a copy of the cache."""
+        if self.mask_RC is not None and len(self.mask_RC):
+            dead = int(self.mask_RC.any(0).to(torch.int8).argmax())
+            if dead >= ROOM:
+                drop_columns(self.cache, dead)
+                self.mask_RC, self.columns = self.mask_RC[:, dead:], self.columns - dead
 
     def _draw(self) -> None:
         """One token for every row, recorded."""
@@ -157,18 +260,15 @@ class Growth:
     def _finish(self, draft: Draft, length: int, forced: int) -> Finish | None:
         if forced != FREE:
             return "forced" if forced == len(self.forced) else None
-        ids_T = self.ids_NL[draft.slot, :length].tolist()
-        marker = self.endings.marker
-        if draft.kind == "thought" and marker is not None and marker.may_end_V[ids_T[-1]] and marker.ends(ids_T):
-            return "marker"
-        if ids_T[-1] in self.endings.stop:
-            return "stop"
-        return "length" if length == draft.limit else None
+        return self.endings.finish(draft, self.ids_NL[draft.slot, :length].tolist())
 
     def _forward(self) -> None:
         """Feed each row its last token."""
         if self.mask_RC is not None:
             self.mask_RC = torch.cat([self.mask_RC, torch.ones_like(self.mask_RC[:, :1])], dim=1)
+        if self.gaps and self.columns % ROOM == 0:
+            self._drop_dead_columns()
+        self.columns += 1
         self.logits_RV = self.decoder(self.token_R[:, None], self.position_R[:, None], self.mask_RC, self.cache)
         self.position_R += 1
 
@@ -196,7 +296,7 @@ class Growth:
         """Row r becomes what row `sources[r]` was, its logits apart."""
         index_R = self._tensor(sources)
         reorder(self.cache, index_R)
-        for name in ("slot_R", "length_R", "limit_R", "position_R", "key_R", "forced_R", "token_R"):
+        for name in ROW_STATE:
             setattr(self, name, getattr(self, name)[index_R])
         if self.mask_RC is not None:
             self.mask_RC = self.mask_RC[index_R]
@@ -213,7 +313,7 @@ class Growth:
                 draft.logprobs_T = logprobs_NL[draft.slot, : draft.length].copy()
 
 
-def _closed_up(count: int, leaving: set[int]) -> list[int]:
+def _closed_up(count: int, leaving: Collection[int]) -> list[int]:
     """Sources of the rows that stay: the last ones move into the gaps, the others keep their places."""
     staying = count - len(leaving)
     movers = iter([row for row in range(staying, count) if row not in leaving])

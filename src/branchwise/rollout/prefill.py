@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
-from branchwise.rollout.cache import admits_gaps, is_recurrent, joined, new_cache, reorder, repeated
+from branchwise.policy.attention import PLAIN
+from branchwise.rollout.cache import admits_gaps, bytes_per_token, is_recurrent, joined, new_cache, reorder, repeated
 
 PREFILL_TOKENS = 8192
 """Prompt tokens forwarded at once, padding included; bounds memory."""
@@ -36,6 +38,8 @@ class Decoder:
                 f"model.path: {model.config.model_type!r} decodes without a cache, so nothing can be shared"
             )
         self.cache_name = cache_names[0]
+        if model.config._attn_implementation == "sdpa":
+            model.set_attn_implementation(PLAIN)
         self.accepted = names.keys()
         config = model.config.get_text_config(decoder=True)
         learned = getattr(config, "rope_parameters", None) is None
@@ -44,6 +48,14 @@ class Decoder:
 
     def new_cache(self) -> Cache:
         return new_cache(self.model.config)
+
+    @cached_property
+    @torch.no_grad()
+    def bytes_per_token(self) -> int:
+        """Of the cache, a row."""
+        cache, zero = self.new_cache(), torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        self(zero, zero, None, cache)
+        return bytes_per_token(cache)
 
     def __call__(self, ids_RT: Tensor, position_RT: Tensor, mask_RC: Tensor | None, cache: Cache) -> Tensor:
         """Feed T tokens to each row.
@@ -76,6 +88,7 @@ class Prefilled:
     cache: Cache
     mask_BC: Tensor | None
     """bool: the columns that hold tokens; None: all."""
+    columns: int
     length_B: Tensor
     logits_BV: Tensor
 
@@ -110,6 +123,7 @@ def prefill(decoder: Decoder, prompts: Sequence[np.ndarray], beginning: Beginnin
     return Prefilled(
         cache,
         None if mask_BC.all() else mask_BC[row_B],
+        width,
         torch.tensor([len(ids) for ids in prompts], device=decoder.device),
         torch.cat([logits for _, _, logits in parts])[row_B],
     )

@@ -1,27 +1,27 @@
 """The in-process engine: a transformers model that grows trees by forking its key-value cache.
 
 A prompt is forwarded once. Its row of the cache is forked to K thoughts; a thought that completes the marker is
-forked on the spot to M answers, while the others go on. Rows that finish leave the batch. All rows end at the same
-column of the cache, so that each step feeds every row its last token, at its own position.
+forked on the spot to M answers, while the others go on. Rows that finish leave the batch, and thoughts that wait take
+their place. All rows end at the same column of the cache, so that each step feeds every row its last token, at its own
+position.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
+from branchwise.rollout.cache import ROOM
 from branchwise.rollout.engine import Limb, Sampling
 from branchwise.rollout.forking import Draft, Endings, Growth
 from branchwise.rollout.keyed_random import node_key
 from branchwise.rollout.marker import Marker
-from branchwise.rollout.prefill import Beginning, Decoder, common_beginning, prefill
+from branchwise.rollout.prefill import Decoder, common_beginning
 from branchwise.rollout.weights import SamplingWeights
-
-T = TypeVar("T")
 
 
 class TransformersEngine:
@@ -34,16 +34,24 @@ class TransformersEngine:
         dtype: to sample in.
         device: to sample on.
         max_rows: the most sequences decoded at once.
+        kv_bytes: the most that their keys and values may take; None: unbounded.
 
     Raises:
         ValueError: the model keeps a state between tokens that cannot be forked.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, dtype: torch.dtype, device: torch.device | str, max_rows: int
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        max_rows: int,
+        kv_bytes: float | None = None,
     ) -> None:
         self.tokenizer = tokenizer
-        self.max_rows = max_rows
+        self.max_rows, self.kv_bytes = max_rows, kv_bytes
         self.weights = SamplingWeights(model, dtype, torch.device(device))
         self.decoder = Decoder(self.weights.model)
         self.stop = stop_ids(self.weights.model, tokenizer)
@@ -63,7 +71,8 @@ class TransformersEngine:
         thought, for it was drawn; the marker follows it.
 
         Raises:
-            ValueError: answers without a marker, or a thought's answers that outnumber `max_rows`.
+            ValueError: answers without a marker, or a thought's answers that outnumber `max_rows` or do not fit into
+                `kv_bytes`.
             FloatingPointError: the logits are not finite.
         """
         self._check(limbs, sampling)
@@ -77,26 +86,32 @@ class TransformersEngine:
         endings = Endings.of(self.stop, self._marker(sampling.marker), self.decoder)
         with self.weights.in_use():
             beginning = common_beginning(self.decoder, [ids for ids, _ in prompts])
-            sizes = [sum(thought.leaves for thought in thoughts) for _, thoughts in prompts]
-            for batch in _filled(prompts, sizes, self.max_rows):
-                self._sample(batch, beginning, sampling, endings)
+            Growth(self.decoder, prompts, beginning, sampling, endings, self._rows(prompts, sampling)).run()
         for limb, thoughts in plan:
             for thought in thoughts:
                 place = limb.tree.add(thought.node(limb.phrasing))
                 for answer in thought.answers if thought.closed else []:
                     limb.tree.add(answer.node(place))
 
-    def _sample(
-        self,
-        batch: list[tuple[np.ndarray, list[Draft]]],
-        beginning: Beginning,
-        sampling: Sampling,
-        endings: Endings,
-    ) -> None:
-        prefilled = prefill(self.decoder, [ids for ids, _ in batch], beginning)
-        thoughts = [(row, thought) for row, (_, thoughts) in enumerate(batch) for thought in thoughts]
-        for wave in _filled(thoughts, [thought.leaves for _, thought in thoughts], self.max_rows):
-            Growth(self.decoder, prefilled, wave, sampling, endings).run()
+    def _rows(self, prompts: list[tuple[np.ndarray, list[Draft]]], sampling: Sampling) -> int:
+        """The most rows at once, so that the cache stays within its budget though every row meets its limits.
+
+        Raises:
+            ValueError: the budget does not hold one thought's answers.
+        """
+        if self.kv_bytes is None:
+            return self.max_rows
+        longest = max(len(ids) for ids, _ in prompts) + sampling.max_thought_tokens + sampling.max_answer_tokens
+        row_bytes = self.decoder.bytes_per_token * (longest + 3 * ROOM)  # room to grow, and columns not yet dropped
+        rows = int(self.kv_bytes // row_bytes) if row_bytes else self.max_rows
+        needed = max(thought.leaves for _, thoughts in prompts for thought in thoughts)
+        if rows < needed:
+            raise ValueError(
+                f"sampling.kv_memory_gb: {self.kv_bytes / 1e9:.3g} holds {rows} sequences of up to {longest} tokens, "
+                f"a thought's answers are {needed}; set {1.05 * needed * row_bytes / 1e9:.2g} or more, or lower "
+                "sampling.max_thought_tokens or tree.answers"
+            )
+        return min(rows, self.max_rows)
 
     def _check(self, limbs: Sequence[Limb], sampling: Sampling) -> None:
         for limb in limbs:
@@ -155,16 +170,3 @@ def _thought(limb: Limb, k: int, sampling: Sampling) -> Draft:
         return Draft("response", k, node_key(*path, -1), sampling.max_thought_tokens + sampling.max_answer_tokens)
     answers = [Draft("answer", m, node_key(*path, m), sampling.max_answer_tokens) for m in range(limb.answers)]
     return Draft("thought", k, node_key(*path, -1), sampling.max_thought_tokens, answers)
-
-
-def _filled(items: list[T], sizes: list[int], most: int) -> Iterator[list[T]]:
-    """Consecutive items whose sizes sum to at most `most`, or single ones that are larger."""
-    batch: list[T] = []
-    room = most
-    for item, size in zip(items, sizes):
-        if batch and size > room:
-            yield batch
-            batch, room = [], most
-        batch.append(item)
-        room -= size
-    yield batch

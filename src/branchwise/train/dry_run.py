@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from transformers import AutoTokenizer
 
-from branchwise.config import Config, ConfigError, Source
+from branchwise.config import Config, Source
+from branchwise.config_rules import check_data
+from branchwise.data.load import load_rows
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.plugins import load_function
+from branchwise.policy.load import load_tokenizer
+from branchwise.rephrase.estimate import estimate
 from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
 
@@ -22,14 +25,16 @@ def dry_run(config: Config) -> Iterator[str]:
         ConfigError: a setting, the tokenizer, a reward function or the data cannot be.
     """
     c = config
-    tokenizer = _tokenizer(c)
+    tokenizer = load_tokenizer(c.model)
     renderer = Renderer.of(tokenizer, c)
     rewards = RewardRunner.of(None, c, tokenizer)
     if c.algorithm.advantage != "group_relative":
         load_function(c.algorithm.advantage)
-    if c.data.train is None:
-        raise ConfigError("data.train: missing; name a file, a dataset id or reasoning_gym:TASK")
-    yield from _data(c.data.train, c, renderer, rewards, c.tree.rephrasings, "data.train")
+    check_data(c, train=c.data.train is not None, held_out=c.data.eval is not None)
+    assert c.data.train
+    if c.rephrase:
+        yield from estimate(load_rows(c.data.train), c.tree.rephrasings, c.rephrase)
+    yield from _data(c.data.train, c, renderer, rewards, 0 if c.rephrase else c.tree.rephrasings, "data.train")
     if c.data.eval:
         yield from _data(c.data.eval, c, renderer, rewards, 0, "data.eval")
     yield f"rewards: {', '.join(reward.function for reward in c.rewards)}"
@@ -51,12 +56,3 @@ def _data(
     yield from reference_notes(rewards.functions, questions, key)
     lengths = [len(renderer.ids(question.phrasings[0])) for question in questions]
     yield f"{key}: prompts of {min(lengths)} to {max(lengths)} tokens, median {int(np.median(lengths))}"
-
-
-def _tokenizer(c: Config):
-    try:
-        return AutoTokenizer.from_pretrained(
-            c.model.path, revision=c.model.revision, trust_remote_code=c.model.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path: no tokenizer at {c.model.path!r}: {str(error).splitlines()[0]}") from None

@@ -41,6 +41,34 @@ class Stopwatch:
         return run
 
 
+class Spread:
+    """Watches for rewards that are the same for every response, step after step.
+
+    Args:
+        steps: so many of them are worth a warning.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._flat: Counter[str] = Counter()
+
+    def warnings(self, trees: list[Tree]) -> Iterator[str]:
+        """What to say after a step with these trees."""
+        values = defaultdict(set)
+        for tree in trees:
+            for place in tree.leaves():
+                for name, part in tree.nodes[place].parts.items():
+                    values[name].add(part)
+        for name, found in values.items():
+            found.discard(None)
+            self._flat[name] = self._flat[name] + 1 if len(found) == 1 else 0
+            if self._flat[name] and self._flat[name] % self._steps == 0:
+                yield (
+                    f"reward {name!r} was {next(iter(found)):g} for every response of {self._flat[name]} steps: it "
+                    "teaches nothing; look at what it reads and at some responses"
+                )
+
+
 def batch_sums(batch: Batch) -> dict[str, float]:
     """Sums over the batch's trees that add up over processes; `batch_metrics` makes shares and means of them.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from branchwise.algorithm.objective import means
-from branchwise.evaluate.heldout import HeldOut
-from branchwise.rewards.run import RewardRunner
+from branchwise.evaluate.heldout import HeldOut, held_out_mean
 from branchwise.rollout.collect import Batch
-from branchwise.train.metrics import Stopwatch, batch_metrics, batch_sums, missing_reasons
+from branchwise.train.metrics import Spread, Stopwatch, batch_metrics, batch_sums, missing_reasons
 from branchwise.train.progress import Display
 from branchwise.train.run_directory import RunDirectory
 from branchwise.train.update import Update
@@ -33,10 +33,13 @@ class Run:
         self.best_step: int | None = None
         self.training_seconds = 0.0
         self.totals: Counter[str] = Counter()
+        self.spread = Spread(self.config.reward_limits.flat_steps)
 
     def __enter__(self) -> Self:
         if self.world.is_main:
             self.directory = RunDirectory(self.config, self.trainer.tokenizer.decode)
+            if self.directory.earlier:
+                self.display.say(f"the run that was in {self.directory.path} is now in {self.directory.earlier}")
         if self.config.train.trackers:
             self.world.accelerator.init_trackers("branchwise", config=_flat(self.config.model_dump()))
         self.display.__enter__()
@@ -48,6 +51,7 @@ class Run:
         self.display.__exit__(kind, error, trace)
         if self.config.train.trackers:
             self.world.accelerator.end_training()
+        self.trainer.rewards.close()
         if self.world.is_main:
             self.directory.close()
 
@@ -55,10 +59,9 @@ class Run:
         """Log a step: metrics over all processes, every tree, and what needs a warning."""
         seconds = sum(clock.seconds.values())
         sums = self.world.sum(batch_sums(batch))
-        values = batch_metrics(sums) | update_metrics(result) | _logged(self.trainer.rewards)
+        values = batch_metrics(sums) | update_metrics(result) | self._logged()
         values |= {f"seconds/{stage}": round(s, 4) for stage, s in clock.seconds.items()}
         values |= {
-            "learning_rate": self.trainer.scheduler.get_last_lr()[0],
             "seconds": seconds,
             "tokens_per_second": sums["sampled_tokens"] / seconds,
         }
@@ -76,30 +79,49 @@ class Run:
                 self.directory.trees(f"{step:06d}-replaced", rejected)
         if self.config.train.trackers:
             self.world.accelerator.log(values, step=step)
-        self._warn(step, batch, result)
+        self._warn(step, [tree for tree, _ in trees], result)
+        for warning in self.spread.warnings([tree for tree, _ in trees]):
+            self.display.warn(f"step {step}: {warning}")
         self.display.step(step, values)
 
-    def _warn(self, step: int, batch: Batch, result: Update) -> None:
+    def _logged(self) -> dict[str, float]:
+        """Means of what reward functions gave to `log_metric` in this step, over all processes."""
+        logged = self.trainer.rewards.logged
+        sums = {f"rewards/{name}/sum": sum(values) for name, values in logged.items()}
+        sums |= {f"rewards/{name}/count": len(values) for name, values in logged.items()}
+        logged.clear()
+        return means(self.world.sum(sums))
+
+    def _warn(self, step: int, trees: list[Tree], result: Update) -> None:
+        missing = missing_reasons(trees)
         if result.idle:
             self.display.warn(
                 f"step {step}: {result.idle} of {self.config.train.updates * self.config.train.epochs} updates had no "
-                "gradient: every pool was uniform (all rewards equal), so nothing was learnt from it"
+                f"gradient: every pool was uniform (all rewards equal){' or lacked rewards' if missing else ''}, so "
+                "nothing was learnt from it"
             )
         if result.not_finite:
             self.display.warn(f"step {step}: the gradient was not finite; {result.not_finite} updates left out")
-        for reason, count in missing_reasons(batch.trees).most_common(3):
-            self.display.warn(f"step {step}: {count} rewards are missing: {reason}")
+        self._warn_missing(f"step {step}", missing)
 
-    def evaluated(self, step: int, outcome: tuple[HeldOut, list[Tree]] | None) -> None:
-        """Log a held-out evaluation and keep the model if it is the best so far."""
-        if outcome is None:
+    def _warn_missing(self, where: str, reasons: Counter[str]) -> None:
+        for reason, count in reasons.most_common(3):
+            self.display.warn(f"{where}: {count} rewards are missing: {reason}")
+
+    def evaluated(self, step: int, trees: list[Tree]) -> None:
+        """Log a held-out evaluation, of which these are the trees, and keep the model if it is the best so far."""
+        if not trees:
             return
-        held_out, trees = outcome
+        if self.world.is_main:
+            self.directory.trees(f"held-out-{step:06d}", trees)
+        held_out = held_out_mean(trees)
+        self._warn_missing("held-out evaluation", missing_reasons(trees))
+        if held_out is None:
+            return
         self.held_out[step] = held_out
         self.display.say(f"held-out mean reward {'before' if step == 0 else f'after step {step}'}: {held_out}")
         if self.world.is_main:
             self.directory.metrics(step, {f"held_out/{k}": v for k, v in asdict(held_out).items()})
-            self.directory.trees(f"held-out-{step:06d}", trees)
         if self.config.train.trackers:
             self.world.accelerator.log({"held_out": held_out.mean}, step=step)
         if step and self.config.eval.every and held_out.mean == max(h.mean for h in self.held_out.values()):
@@ -108,7 +130,10 @@ class Run:
 
     def save(self, step: int) -> None:
         """Write a checkpoint, or after the last step the final model."""
-        self._save("model" if step == self.config.train.steps else f"checkpoints/{step:06d}")
+        last = step == self.config.train.steps
+        self._save("model" if last else f"checkpoints/{step:06d}")
+        if last:
+            self.display.say(f"the model is in {Path(self.config.train.output_dir) / 'model'}")
 
     def _save(self, name: str) -> None:
         if self.world.is_main:
@@ -118,8 +143,7 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """What summary.json holds."""
         c = self.config
-        steps = sorted(self.held_out)
-        held_out = {"before": self.held_out[0], "after": self.held_out[steps[-1]]} if steps else {}
+        before, after = self.held_out.get(0), self.held_out.get(c.train.steps)
         summary = {
             "algorithm": c.preset or "custom",
             "model": c.model.path,
@@ -128,7 +152,7 @@ class Run:
             "leaves": self.totals["leaves"],
             "missing_rewards": self.totals["missing"],
             "training_seconds": round(self.training_seconds, 1),
-            "held_out": {name: asdict(h) for name, h in held_out.items()},
+            "held_out": {name: asdict(h) for name, h in (("before", before), ("after", after)) if h},
             "best_step": self.best_step,
             "uniform_pools": {level: self._uniform(level) for level in ("question", "phrasing")},
         }
@@ -145,6 +169,7 @@ class Run:
 def update_metrics(result: Update) -> dict[str, float]:
     """The update's means, maxima and counts."""
     metrics: dict[str, float] = {
+        "learning_rate": result.learning_rate,
         "idle_updates": result.idle,
         "not_finite_updates": result.not_finite,
         "forwarded_tokens": result.tokens,
@@ -152,13 +177,6 @@ def update_metrics(result: Update) -> dict[str, float]:
     if result.grad_norms:
         metrics["grad_norm"] = float(np.mean(result.grad_norms))
     return metrics | means(result.stats)
-
-
-def _logged(rewards: RewardRunner) -> dict[str, float]:
-    """Means of what reward functions gave to `log_metric` in this step."""
-    means_by_name = {f"rewards/{name}": float(np.mean(values)) for name, values in rewards.logged.items()}
-    rewards.logged.clear()
-    return means_by_name
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

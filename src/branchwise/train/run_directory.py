@@ -5,27 +5,34 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from branchwise.config import Config
+from branchwise.config import Config, ConfigError
 from branchwise.tree import Tree
 
 
 class RunDirectory:
-    """Writes what a run leaves behind under `train.output_dir`."""
+    """Writes what a run leaves behind under `train.output_dir`. An earlier run there is moved, never mixed with."""
 
     def __init__(self, config: Config, decode: Any) -> None:
         self.path = Path(config.train.output_dir)
         self.decode = decode
-        (self.path / "trees").mkdir(parents=True, exist_ok=True)
+        metrics = self.path / "metrics.jsonl"
+        self.earlier = _moved_aside(self.path) if metrics.exists() and metrics.stat().st_size else None
+        """Where the run that stood there is now."""
+        try:
+            (self.path / "trees").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"train.output_dir: {self.path}: {error.strerror}; name another folder") from None
         resolved = yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
         (self.path / "config.yaml").write_text(resolved, encoding="utf-8")
         self.write_json("versions.json", versions())
-        self._metrics = (self.path / "metrics.jsonl").open("w", encoding="utf-8")
+        self._metrics = metrics.open("w", encoding="utf-8")
 
     def metrics(self, step: int, values: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
@@ -67,6 +74,12 @@ class RunDirectory:
 
     def close(self) -> None:
         self._metrics.close()
+
+
+def _moved_aside(path: Path) -> Path:
+    """Rename a run's folder to the first of NAME.1, NAME.2, … that is free."""
+    free = next(place for i in count(1) if not (place := path.with_name(f"{path.name}.{i}")).exists())
+    return path.rename(free)
 
 
 def versions() -> dict[str, str]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from transformers import get_scheduler, set_seed
 
-from branchwise.config import Config, ConfigError, Source, load_config
+from branchwise.config import Config, Source, load_config
+from branchwise.config_rules import check_data
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.data.stream import Stream
-from branchwise.evaluate.heldout import HeldOut, held_out_mean
 from branchwise.policy.load import load_policy
-from branchwise.policy.policy import Policy
 from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
 from branchwise.rollout.collect import Batch, collect, seedling
@@ -58,13 +59,17 @@ class Trainer:
         peft_config: Any = None,
         processing_class: Any = None,
     ) -> None:
-        self.config = c = _resolve(config, model)
+        c = _resolve(config, model)
+        check_data(c, bool(train_dataset is not None or c.data.train), bool(eval_dataset is not None or c.data.eval))
         set_seed(c.train.seed)
         self.world = World(c.train)
         loaded = None if isinstance(model, str) else model
         self.policy = load_policy(c, model=loaded, processing_class=processing_class, peft_config=peft_config)
-        self.notes = [_describe(self.policy)]
+        self.config = c = _with_kv_memory(c, self.policy.device, self.world.size)
+        self.notes = [self.policy.describe()]
         """What is worth saying before the first step: how the policy runs, what became of the data's rows."""
+        if narrow := {str(p.dtype) for p in self.policy.trainable_parameters() if p.dtype.itemsize < 4}:
+            self.notes.append(f"warning: {narrow.pop()} weights are trained; small steps round away, use float32 ones")
         self.tokenizer = getattr(self.policy.processing_class, "tokenizer", self.policy.processing_class)
         self.engine = TransformersEngine(
             self.policy.model,
@@ -72,8 +77,10 @@ class Trainer:
             dtype=self.policy.precision if c.sampling.dtype == "auto" else getattr(torch, c.sampling.dtype),
             device=self.policy.device,
             max_rows=c.sampling.max_rows,
+            kv_bytes=1e9 * c.sampling.kv_memory_gb,  # type: ignore[operator]
         )
         self.rewards = RewardRunner.of(reward_funcs, c, self.tokenizer)
+        self.notes += self.rewards.notes
         self.renderer = Renderer.of(self.tokenizer, c)
         self.questions = self._load(train_dataset, c.data.train, "data.train", c.tree.rephrasings)
         self.eval_questions = self._load(eval_dataset, c.data.eval, "data.eval", 0)
@@ -92,6 +99,7 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """Run all steps; write the run directory; return the summary that summary.json holds."""
         c = self.config
+        self.rewards.start()
         with Run(self) as run:
             run.evaluated(0, self.evaluate())
             for step in range(1, c.train.steps + 1):
@@ -120,10 +128,8 @@ class Trainer:
             count=self.world.share(self.config.train.questions),
         )
 
-    def evaluate(self) -> tuple[HeldOut, list[Tree]] | None:
-        """Mean reward on the held-out questions, and the trees behind it; None where there are no questions."""
-        if not self.eval_questions:
-            return None
+    def evaluate(self) -> list[Tree]:
+        """Sample and reward responses to all held-out questions; `held_out_mean` sums the trees up."""
         c, world = self.config, self.world
         sampling = replace(
             c.sampling_plan(),
@@ -134,16 +140,18 @@ class Trainer:
         trees = [self.seedling(self.eval_questions[i], i, EVALUATION) for i in mine]
         self.engine.grow([Limb(tree, 0, c.eval.samples, 1) for tree in trees], sampling)
         self.rewards.score(trees)
-        trees = world.gather(trees)
-        return held_out_mean(trees), trees
+        self.rewards.logged.clear()  # it would count among the next step's
+        return world.gather(trees)
 
     def _load(self, given: Any, source: Source | None, key: str, rephrasings: int) -> list[Question]:
         """The usable questions of a dataset given from Python, or of the config's source."""
         data = source if given is None else given
         if data is None:
-            if key == "data.train":
-                raise ConfigError("data.train: missing; name a file, a dataset id or reasoning_gym:TASK")
             return []
+        if key == "data.train" and self.config.rephrase:
+            from branchwise.rephrase.training import rephrased
+
+            data = rephrased(self, data)
         questions, report = load_questions(data, self.config.data, self.renderer, rephrasings)
         self.rewards.check({column for question in questions for column in question.columns})
         self.notes.append(f"{key}: {report}")
@@ -154,22 +162,23 @@ class Trainer:
         return seedling(question, [self.renderer.ids(p) for p in question.phrasings], draw=draw, step=step)
 
 
-def _describe(policy: Policy) -> str:
-    """How the policy runs."""
-    device, precision = policy.device, str(policy.precision).removeprefix("torch.")
-    if policy.sharing.way == "rows":
-        return f"policy: {device}, {precision}, row by row, since no way of sharing is exact ({policy.sharing.reason})"
-    return f"policy: {device}, {precision}, each tree token forwarded once ({policy.sharing.way})"
+def _with_kv_memory(config: Config, device: torch.device, processes: int) -> Config:
+    """The config with `sampling.kv_memory_gb` in it; processes on a CPU share its memory."""
+    if config.sampling.kv_memory_gb is not None:
+        return config
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        free = psutil.virtual_memory().available // processes
+    sampling = config.sampling.model_copy(update={"kv_memory_gb": round(free / 3e9, 2)})
+    return config.model_copy(update={"sampling": sampling})
 
 
 def _resolve(config: Config | dict[str, Any] | str | Path | None, model: Any) -> Config:
-    """The config with the model's name in it."""
-    name = model if isinstance(model, str) else getattr(getattr(model, "config", None), "_name_or_path", None)
+    """The config, with the name of the model where one is given."""
+    if model is None:
+        return config if isinstance(config, Config) else load_config(config or {})
+    name = model if isinstance(model, str) else getattr(model.config, "_name_or_path", "") or "in-memory"
     if isinstance(config, Config):
-        return (
-            config
-            if name is None
-            else config.model_copy(update={"model": config.model.model_copy(update={"path": name})})
-        )
-    overrides = [] if name is None else [f"model.path={name or 'in-memory'}"]
-    return load_config(config or {}, overrides)
+        return config.model_copy(update={"model": config.model.model_copy(update={"path": name})})
+    return load_config(config or {}, [f"model.path={json.dumps(name)}"])  # quoted: a name may look like YAML

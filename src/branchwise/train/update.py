@@ -35,6 +35,8 @@ class Update:
     """Optimizer steps without any gradient: every pool was uniform. Weights stay as they are."""
     not_finite: int = 0
     """Optimizer steps left out because their gradient was NaN or infinite."""
+    learning_rate: float = 0.0
+    """Of the last optimizer step."""
     tokens: int = 0
     """Tree tokens forwarded with gradient, over all processes."""
 
@@ -55,6 +57,7 @@ def update(
         for packs in steps:
             _backward(policy, packs, config, sums)
             _optimizer_step(policy, optimizer, packs, config, world, result)
+            result.learning_rate = float(scheduler.get_last_lr()[0])
             _advance(scheduler)
     forwarded = config.train.epochs * sum(len(pack.ids_T) for packs in steps for pack in packs)
     result.stats = world.sum({**sums, "forwarded_tokens": forwarded})

@@ -8,17 +8,25 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
 from accelerate.utils import gather_object
 from torch import nn
 
-from branchwise.config import TrainConfig
+from branchwise.config import ConfigError, TrainConfig
 
 
 class World:
-    """Losses are divided by counts summed over all processes, so gradients are summed too, never averaged."""
+    """Losses are divided by counts summed over all processes, so gradients are summed too, never averaged.
+
+    Raises:
+        ConfigError: a tracker whose package is missing; accelerate would leave it out without a word.
+    """
 
     def __init__(self, config: TrainConfig) -> None:
         trackers = list(config.trackers)
+        there = {str(tracker) for tracker in get_available_trackers()} if trackers else set()
+        if missing := [name for name in trackers if name not in there]:
+            raise ConfigError(f"train.trackers: {missing[0]!r} needs its package; pip install {missing[0]}")
         self.accelerator = Accelerator(
             cpu=config.device == "cpu", log_with=trackers or None, project_dir=config.output_dir if trackers else None
         )

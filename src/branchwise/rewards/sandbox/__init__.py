@@ -1,0 +1,1 @@
+"""Untrusted programs, run where they can reach nothing."""

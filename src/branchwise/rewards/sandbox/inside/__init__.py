@@ -1,0 +1,1 @@
+"""What runs inside the sandbox: standard library only, and little of it, since every program pays the start."""
