@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -74,6 +78,49 @@ def train(
             err=True,
         )
         raise typer.Exit(NOTHING_LEARNT)
+
+
+Task = StrEnum("Task", ["math", "code", "choice", "format", "box"])
+
+
+@app.command(
+    epilog="Examples:  `branchwise grade outputs.jsonl --task math --out graded.jsonl`  ·  "
+    "`cat outputs.jsonl | branchwise grade - --task choice`"
+)
+def grade(
+    file: Annotated[Path, typer.Argument(help="Outputs, a JSON object a line; `-` for standard input.")],
+    task: Annotated[Task, typer.Option(help="What the outputs are.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write; default: standard output.")] = None,
+) -> None:
+    """Grade a file of outputs: each row again, in the same order, with `reward` and `reason` added.
+
+    Rows have `output` and `answer` (code: tests instead; choice: `choices`, too; format: `output` alone). A row that
+    cannot be graded gets the reward null and its reason. Exit codes: 0 graded, 1 no row could be graded, 2 the file
+    cannot be read or has no rows.
+    """
+    from branchwise.rewards.grade import grade_file
+
+    if out is not None and out.exists() and file.exists() and out.samefile(file):
+        raise ConfigError(f"--out: {out} is the file that is read; name another")
+    try:
+        with ExitStack() as stack:
+            stdin = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig") if str(file) == "-" else None
+            source = stdin or stack.enter_context(file.open(encoding="utf-8-sig"))
+            target = stack.enter_context(out.open("w", encoding="utf-8")) if out else sys.stdout
+            summary = grade_file(source, task.name, target)  # type: ignore[arg-type]
+    except BrokenPipeError:  # whoever reads has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+    if not summary["rows"]:
+        raise ConfigError(f"{file}: no rows; a JSON object a line is expected")
+    if sys.stderr.isatty():
+        ungraded = f", {summary['ungraded']:.0f} not gradable" if summary["ungraded"] else ""
+        typer.echo(f"{summary['rows']:.0f} rows, mean reward {summary['mean']:.4f}{ungraded}", err=True)
+    if summary["ungraded"] == summary["rows"]:
+        typer.echo("no row could be graded; see their reasons", err=True)
+        raise typer.Exit(FAILED)
 
 
 app.command(epilog=rephrasing.EPILOG)(rephrasing.rephrase)

@@ -152,7 +152,7 @@ def with_answer(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _final_answer(text: str, boxed: bool) -> str:
-    from branchwise.rewards.math import last_box
+    from branchwise.rewards.mathematics.extraction import last_box
 
     if marked := re.search(r"^#### *(.+?)\s*\Z", text, re.MULTILINE):
         return marked[1]

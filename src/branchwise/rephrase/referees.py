@@ -64,4 +64,4 @@ class Referees:
         ]
         replies = await asyncio.gather(*map(self.exchange.ask, orders))
         answers = [(reply.text or "").rpartition("</think>")[2] for reply in replies]
-        return sum(math(answers, [answer] * len(answers))) / len(answers)
+        return sum(reward or 0.0 for reward in math(answers, [answer] * len(answers))) / len(answers)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from branchwise.rewards.adapt import attempt
-from branchwise.rewards.math import last_box
+from branchwise.rewards.mathematics.extraction import last_box
 
 
 def reasoning_gym(

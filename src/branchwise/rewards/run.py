@@ -17,7 +17,7 @@ from branchwise.rewards.adapt import NATIVE, RewardFunction
 from branchwise.rewards.calls import Caller
 from branchwise.tree import Node, Tree
 
-BUILT_IN = ("code", "math", "reasoning_gym")
+BUILT_IN = ("math", "code", "choice", "format", "length", "box", "point", "trajectory", "count", "reasoning_gym")
 OWN = NATIVE | {"original_prompts", "phrasing_index", "thought_index"}
 """Arguments with a value for each leaf that are no columns of the data."""
 SHARED = frozenset({"trainer_state", "log_metric", "log_extra"})

@@ -14,6 +14,7 @@ from branchwise.data.questions import load_questions
 from branchwise.plugins import load_function
 from branchwise.policy.load import load_tokenizer
 from branchwise.rephrase.estimate import estimate
+from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
 
 
@@ -52,5 +53,6 @@ def _data(
     questions, report = load_questions(source, c.data, renderer, rephrasings)
     rewards.check({column for question in questions for column in question.columns})
     yield f"{key}: {report}"
+    yield from reference_notes(rewards.functions, questions, key)
     lengths = [len(renderer.ids(question.phrasings[0])) for question in questions]
     yield f"{key}: prompts of {min(lengths)} to {max(lengths)} tokens, median {int(np.median(lengths))}"

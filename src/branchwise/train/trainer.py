@@ -17,6 +17,7 @@ from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.data.stream import Stream
 from branchwise.policy.load import load_policy
+from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
 from branchwise.rollout.collect import Batch, collect, seedling
 from branchwise.rollout.engine import Limb
@@ -155,6 +156,7 @@ class Trainer:
         questions, report = load_questions(data, self.config.data, self.renderer, rephrasings)
         self.rewards.check({column for question in questions for column in question.columns})
         self.notes.append(f"{key}: {report}")
+        self.notes += reference_notes(self.rewards.functions, questions, key)
         return questions
 
     def seedling(self, question: Question, draw: int, step: int) -> Tree:
