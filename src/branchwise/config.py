@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from branchwise.config_engine import Engine, TransformersConfig, VllmConfig, VllmServerConfig, in_short
 from branchwise.config_rephrase import RephraseConfig
 from branchwise.config_rules import conflicts
+from branchwise.config_text import merge, parse_override, read_yaml
 from branchwise.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class Config(Section):
         if not isinstance(values, dict) or not (preset := values.get("preset")):
             return values
         given = {k: v.model_dump(exclude_unset=True) if isinstance(v, Section) else v for k, v in values.items()}
-        return _merge(_read_yaml(preset_path(preset)), given)
+        return merge(read_yaml(preset_path(preset)), given)
 
     @model_validator(mode="after")
     def _can_be(self) -> Self:
@@ -293,9 +293,9 @@ def load_config(source: str | Path | dict[str, Any], overrides: list[str] | None
     Raises:
         ConfigError: unknown keys, values of the wrong type, combinations that cannot be.
     """
-    values = dict(source) if isinstance(source, dict) else _read_yaml(Path(source))
+    values = dict(source) if isinstance(source, dict) else read_yaml(Path(source))
     for override in overrides or []:
-        values = _merge(values, _parse_override(override))
+        values = merge(values, parse_override(override))
     try:
         return Config.model_validate(values)
     except ValidationError as error:
@@ -316,57 +316,6 @@ def preset_path(name: str) -> Path:
 
 def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML whose mappings have each key once; as a rule the last one silently wins."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} is there twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file")
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: a config is a mapping of sections (model:, data:, …)")
-    return values
-
-
-def _parse_override(text: str) -> dict[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"{text!r}: an override reads key=value, such as train.steps=20")
-    parsed: Any = _number_or_yaml(value)
-    for part in reversed(key.split(".")):
-        parsed = {part: parsed}
-    return parsed
-
-
-def _number_or_yaml(value: str) -> Any:
-    # YAML 1.1 takes 1e-6 for text
-    try:
-        return float(value) if "e" in value.lower() else yaml.safe_load(value)
-    except ValueError:
-        return yaml.safe_load(value)
-
-
-def _merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """`high` laid over `low`, mapping by mapping."""
-    merged = dict(low)
-    for key, value in high.items():
-        under = merged.get(key)
-        if isinstance(under, str) and isinstance(value, dict):
-            under = {"kind" if key == "engine" else "path": under}  # an engine or a source in short
-        merged[key] = _merge(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
-    return merged
 
 
 def _explain(e: Any) -> str:
