@@ -86,7 +86,8 @@ def batch_sums(batch: Batch) -> dict[str, float]:
         sums["max/staleness"] = max(sums["max/staleness"], tree.staleness)
     sums["trees"] = len(batch.trees)
     sums["rejected"] = len(batch.rejected)
-    sums["expanded"] = batch.expanded
+    for how, count in batch.expanded.items():
+        sums[f"expanded/{how}"] = count
     for tree in batch.trees + batch.rejected:
         for node in tree.nodes:
             sums["sampled_tokens"] += int(node.sampled_T.sum())
@@ -168,5 +169,6 @@ def batch_metrics(sums: dict[str, float]) -> dict[str, float]:
             else:
                 metrics[f"truncated_{kind}s"] = get(f"{kind}/truncated", 0) / nodes
     metrics["replaced_questions"] = get("rejected", 0)
-    metrics["expanded_questions"] = get("expanded", 0)
+    expanded = {key: count for key, count in sums.items() if key.startswith("expanded/")}
+    metrics |= expanded | {"expanded_questions": sum(expanded.values())}
     return metrics
