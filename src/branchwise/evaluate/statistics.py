@@ -52,7 +52,7 @@ def pass_at_k(n: int, c: int, k: int) -> float | None:
     if n - c < k:
         return 1.0
     few, many = sorted((c, k))  # the quotient of binomials is symmetric in c and k
-    return -math.expm1(math.fsum(math.log1p(-many / (n - j)) for j in range(few)))
+    return 0.0 - math.expm1(math.fsum(math.log1p(-many / (n - j)) for j in range(few)))  # not -0.0 where c = 0
 
 
 def majority_at_k(
