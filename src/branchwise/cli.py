@@ -180,6 +180,7 @@ def evaluate(
     ] = None,
     device: Annotated[str | None, typer.Option()] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
+    engine: Annotated[str | None, typer.Option(help="transformers (default) or vllm.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for samples and tables.")] = None,
 ) -> None:
     """Measure models: pass@k, avg@n, maj@k with intervals; every sample is stored, and an interrupted one goes on."""
@@ -191,6 +192,7 @@ def evaluate(
         "temperature": temperature, "top_p": top_p, "max_thought_tokens": max_thought_tokens,
         "max_answer_tokens": max_answer_tokens, "marker": marker, "template": template,
         "system_prompt": system_prompt, "limit": limit, "seed": seed, "batch": batch, "device": device, "dtype": dtype,
+        "engine": engine,
     }  # fmt: skip
     chosen = DEFAULT_EMBEDDER if diversity == "default" else diversity
     typer.echo(

@@ -82,14 +82,12 @@ class LoadedEngine:
 
 def _load_engine(config: Config, tokenizer: Any) -> Engine:
     from branchwise.policy.load import load_weights, pick_device, pick_precision
-    from branchwise.rollout.transformers import TransformersEngine
+    from branchwise.rollout.make import make_engine
 
     device = pick_device(config.train.device)
     dtype = pick_precision(config.sampling.dtype, device)
     model = load_weights(config.model, device, dtype).eval()
-    s = config.sampling
-    kv_bytes = None if s.kv_memory_gb is None else 1e9 * s.kv_memory_gb
-    return TransformersEngine(model, tokenizer, dtype=dtype, device=device, max_rows=s.max_rows, kv_bytes=kv_bytes)
+    return make_engine(config, model, tokenizer, precision=dtype, device=device)
 
 
 def _sampling(settings: EvaluationSettings) -> Sampling:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from branchwise.config import (
     Config,
@@ -20,6 +20,7 @@ from branchwise.config import (
     TrainConfig,
     TreeConfig,
 )
+from branchwise.config_engine import Engine, TransformersConfig, in_short
 from branchwise.evaluate.suites import BOXED, Suite
 
 
@@ -54,6 +55,8 @@ class EvaluationSettings(Section):
     """Problems sampled together and stored at once. It shapes rounding: a resumed evaluation keeps it."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    engine: Annotated[Engine, BeforeValidator(in_short)] = TransformersConfig()
+    """What samples: `transformers`, `vllm`, or `{kind: vllm_server, urls: [...]}`."""
     max_rows: int = Field(256, ge=1)
     kv_memory_gb: float | None = Field(None, gt=0)
     """The most that keys and values may take. Default: a third of the memory that is free when it begins; a resumed
@@ -77,6 +80,7 @@ class EvaluationSettings(Section):
                 kv_memory_gb=self.kv_memory_gb,
             ),
             train=TrainConfig(seed=self.seed, device=self.device),
+            engine=self.engine,
         )
 
 

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from branchwise.config import Config, ConfigError
 from branchwise.rollout.engine import Engine
 
-if TYPE_CHECKING:
-    from branchwise.policy.policy import Policy
 
+def make_engine(config: Config, model: Any, tokenizer: Any, *, precision: torch.dtype, device: torch.device) -> Engine:
+    """The engine of `config.engine`, with a model's present weights.
 
-def make_engine(config: Config, policy: Policy) -> Engine:
-    """The engine of `config.engine`, with the policy's present weights.
+    Args:
+        model: the policy, peft-wrapped or not.
+        precision: what `sampling.dtype: auto` stands for.
+        device: where the in-process engine samples.
 
     Raises:
         ConfigError: it cannot be had here, or cannot take this policy.
     """
     s = config.sampling
-    dtype = policy.precision if s.dtype == "auto" else getattr(torch, s.dtype)
+    dtype = precision if s.dtype == "auto" else getattr(torch, s.dtype)
     kv_bytes = None if s.kv_memory_gb is None else 1e9 * s.kv_memory_gb
     if config.engine.kind == "transformers":
         from branchwise.rollout.transformers import TransformersEngine
 
-        return TransformersEngine(
-            policy.model, policy.tokenizer, dtype=dtype, device=policy.device, max_rows=s.max_rows, kv_bytes=kv_bytes
-        )
+        return TransformersEngine(model, tokenizer, dtype=dtype, device=device, max_rows=s.max_rows, kv_bytes=kv_bytes)
     if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         raise ConfigError(
             f"engine: {config.engine.kind!r} is fed by one process, and this run has "
@@ -35,13 +35,13 @@ def make_engine(config: Config, policy: Policy) -> Engine:
         )
     from branchwise.rollout.transformers import stop_ids
 
-    common: dict[str, Any] = {"dtype": dtype, "stop": stop_ids(_plain(policy.model), policy.tokenizer)}
+    common: dict[str, Any] = {"dtype": dtype, "stop": stop_ids(_plain(model), tokenizer)}
     if config.engine.kind == "vllm":
         from branchwise.rollout.vllm import VllmEngine
 
         return VllmEngine(
-            policy.model,
-            policy.tokenizer,
+            model,
+            tokenizer,
             settings=config.engine,
             positions=longest(config),
             max_rows=s.max_rows,
@@ -51,8 +51,8 @@ def make_engine(config: Config, policy: Policy) -> Engine:
     from branchwise.rollout.vllm_server import VllmServers
 
     return VllmServers(
-        policy.model,
-        policy.tokenizer,
+        model,
+        tokenizer,
         settings=config.engine,
         folder=config.engine.folder or f"{config.train.output_dir}-weights",
         room=s.max_rows,

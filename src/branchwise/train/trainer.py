@@ -89,7 +89,9 @@ class Trainer:
             num_warmup_steps=c.train.warmup_steps,
             num_training_steps=c.train.steps * c.train.updates * c.train.epochs,
         )
-        self.engine = make_engine(c, self.policy)
+        self.engine = make_engine(
+            c, self.policy.model, self.tokenizer, precision=self.policy.precision, device=self.policy.device
+        )
 
     def train(self) -> dict[str, Any]:
         """Run all steps; write the run directory; return the summary that summary.json holds."""
