@@ -126,23 +126,12 @@ def _load(model: Path, dtype: str) -> tuple[Any, Any]:
 
 def transformers_engine(path: Path, dtype: str) -> Run:
     """Branchwise's in-process engine; nodes end at given lengths, a thought as if its marker stood there."""
-    import torch
-
     from branchwise.rollout import transformers as engine_module
     from branchwise.rollout.engine import Limb, Sampling
-    from branchwise.rollout.forking import Draft, Endings
     from branchwise.rollout.transformers import TransformersEngine
     from branchwise.tree import Question, Tree, prompt_node
 
-    class AtLength(Endings):
-        @classmethod
-        def of(cls, stop: Any, marker: Any, decoder: Any) -> Endings:
-            return cls(stop, marker, torch.zeros(decoder.vocabulary, dtype=torch.bool))
-
-        def finish(self, draft: Draft, ids_T: list[int]) -> Any:
-            return "marker" if draft.kind == "thought" else "length"
-
-    engine_module.Endings = AtLength  # type: ignore[misc]
+    close_at_limits()
     plan = engine_module._plan
     model, tokenizer = _load(path, dtype)
     engine = TransformersEngine(model, tokenizer, dtype=model.dtype, device="cpu", max_rows=256)
@@ -167,6 +156,24 @@ def transformers_engine(path: Path, dtype: str) -> Run:
         return sum(len(node.ids_T) for tree in trees for node in tree.nodes if node.parent >= 0)
 
     return run
+
+
+def close_at_limits() -> None:
+    """Henceforth the in-process engine ends nodes at their limits alone, thoughts as if the marker stood there."""
+    import torch
+
+    from branchwise.rollout import transformers as engine_module
+    from branchwise.rollout.forking import Draft, Endings
+
+    class AtLimit(Endings):
+        @classmethod
+        def of(cls, stop: Any, marker: Any, decoder: Any) -> Endings:
+            return cls(stop, marker, torch.zeros(decoder.vocabulary, dtype=torch.bool))
+
+        def finish(self, draft: Draft, ids_T: list[int]) -> Any:
+            return "marker" if draft.kind == "thought" else "length"
+
+    engine_module.Endings = AtLimit  # type: ignore[misc]
 
 
 def trl(path: Path, dtype: str) -> Run:

@@ -10,6 +10,15 @@ ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 
 
+def pytest_collection_modifyitems(items):
+    """Tests of vLLM run in its own environment (`make test-vllm`)."""
+    if importlib.util.find_spec("vllm") is None:
+        absent = pytest.mark.skip(reason="vllm is not installed here; make test-vllm")
+        for item in items:
+            if item.get_closest_marker("vllm"):
+                item.add_marker(absent)
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """Benchmark data beside the checkout."""

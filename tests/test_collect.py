@@ -68,7 +68,7 @@ def test_resample_replaces_a_pool_that_has_fewer_than_two_rewards():
 def test_expand_samples_rephrasings_of_uniform_questions_alone():
     batch = run("expand", [[0, 0, 1, 0, 0, 0], [0, 1, 1, 1, 1, 1]], count=2, phrasings=3)
     poor, rich = batch.trees
-    assert batch.expanded == 1
+    assert batch.expanded == {"all_wrong": 1}
     assert [len(list(poor.leaves(n))) for n in poor.phrasings()] == [2, 2, 2]
     assert [poor.nodes[i].reward for i in poor.leaves()] == [0, 0, 1, 0, 0, 0]
     assert len(list(rich.leaves())) == 2

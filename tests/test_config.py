@@ -130,3 +130,34 @@ def test_a_config_made_from_python_has_its_preset_and_is_checked():
 def test_a_resolved_config_loads_as_itself(name):
     c = load_config({**MODEL, "preset": name})
     assert load_config(c.model_dump()) == c
+
+
+@pytest.mark.parametrize("kind", ["transformers", "vllm"])
+def test_an_engine_in_short_takes_overrides(kind):
+    assert load_config({**MODEL, "engine": kind}).engine.kind == kind
+    c = load_config({**MODEL, "engine": "vllm"}, ["engine.gpu_memory=0.3"])
+    assert (c.engine.kind, c.engine.gpu_memory) == ("vllm", 0.3)
+    assert load_config(MODEL).engine.kind == "transformers"
+
+
+def test_an_engines_keys_are_its_own():
+    assert refused({"engine": {"kind": "vllm", "urls": ["a"]}}).startswith(
+        "engine.urls: unknown key; known here: eager"
+    )
+    assert "did you mean 'urls'?" in refused({"engine": {"kind": "vllm_server", "url": ["a"]}})
+    assert "engine.urls: missing" in refused({"engine": "vllm_server"})
+    assert "'transformers', 'vllm', 'vllm_server'" in refused({"engine": "vlm"})
+
+
+def test_sampling_ahead_needs_servers_and_a_correction():
+    servers = {"kind": "vllm_server", "urls": ["http://a"]}
+    corrected, ahead = {"correction": 2.0}, {"async_depth": 1}
+    assert "train.async_depth: 0" in refused({"train": ahead, "algorithm": corrected})
+    assert "set algorithm.correction" in refused({"train": ahead, "engine": servers})
+    assert load_config({**MODEL, "train": ahead, "engine": servers, "algorithm": corrected}).train.async_depth == 1
+
+
+def test_engines_that_take_no_4_bit_weights():
+    model = {"model": {"path": "somewhere", "load_in_4bit": True, "lora": {}}}
+    assert "set engine: transformers" in refused({**model, "engine": "vllm"})
+    assert load_config(model).engine.takes_quantized

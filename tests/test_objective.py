@@ -174,6 +174,8 @@ def test_correction_multiplies_the_surrogate_by_the_capped_ratio_to_the_sampler(
     assert means(stats)["correction_capped"] == pytest.approx(1 / 2)  # of the two that are corrected
     assert means(stats)["correction"] == pytest.approx((exp(0.2) + 2.0) / 2)
     assert means(stats)["mismatch"] == pytest.approx((0.2 + 2.0) / 2) and stats["max/mismatch"] == pytest.approx(2.0)
+    # KL(μ‖π) by exp(d) − 1 − d, d = log π − log μ
+    assert means(stats)["mismatch_kl"] == pytest.approx((exp(0.2) - 1.2 + exp(2.0) - 3.0) / 2)
 
 
 def test_importance_corrects_from_the_rephrasing_to_the_original():

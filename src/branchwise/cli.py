@@ -126,6 +126,130 @@ def grade(
 app.command(epilog=rephrasing.EPILOG)(rephrasing.rephrase)
 
 
+@app.command(epilog="Example:  `branchwise serve my.yaml --port 8000`")
+def serve(
+    config: Annotated[Path, typer.Argument(help="The YAML file of the training.", metavar="CONFIG.yaml")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value, laid over it.", metavar="[KEY=VALUE]…")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for other machines.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.")] = 8000,
+) -> None:
+    """Start a vLLM server that a training with `engine: {kind: vllm_server, urls: [...]}` samples from."""
+    import os
+
+    from branchwise.config import load_config
+    from branchwise.rollout.serve import server_command
+
+    command, environment = server_command(load_config(config, overrides), host, port)
+    typer.echo(" ".join(command))
+    # in this process's place, so that signals reach it
+    os.execvpe(command[0], command, os.environ | environment)
+
+
+@app.command(
+    name="eval",
+    epilog="Examples:  `branchwise eval runs/mine --suite gsm8k`  ·  "
+    "`branchwise eval base-model runs/mine --suite math500=math500.jsonl -n 16 -k 1,4,16`  ·  "
+    "`branchwise eval runs/mine --checkpoints`",
+)
+def evaluate(
+    models: Annotated[list[str], typer.Argument(help="Runs, folders of weights, or Hugging Face ids.")],
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME, NAME=FILE, FILE or reasoning_gym:TASK; default: the run's held-out data."),
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", "-n", help="Responses to each problem.")] = 8,
+    k: Annotated[str | None, typer.Option("--pass", "-k", help="k of pass@k; default: powers of 2 up to n.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; default 0.6.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Default 0.95.")] = None,
+    max_thought_tokens: Annotated[int | None, typer.Option()] = None,
+    max_answer_tokens: Annotated[int | None, typer.Option()] = None,
+    marker: Annotated[
+        str | None, typer.Option(help="Ends a thought, such as </think>; '': none; default: the run's.")
+    ] = None,
+    template: Annotated[str | None, typer.Option(help="The user's message around {question}.")] = None,
+    system_prompt: Annotated[str | None, typer.Option()] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many problems.")] = None,
+    seed: Annotated[int, typer.Option()] = 0,
+    batch: Annotated[int | None, typer.Option(help="Problems sampled together and stored at once.")] = None,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Every saved model of one run.")] = False,
+    train_data: Annotated[str | None, typer.Option(help="Check suites against it; default: the run's own.")] = None,
+    diversity: Annotated[
+        str | None, typer.Option(help="A sentence-transformers model, or `default`: measure diversity with it.")
+    ] = None,
+    device: Annotated[str | None, typer.Option()] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for samples and tables.")] = None,
+) -> None:
+    """Measure models: pass@k, avg@n, maj@k with intervals; every sample is stored, and an interrupted one goes on."""
+    from branchwise.diagnostics.responses import DEFAULT_EMBEDDER
+    from branchwise.evaluate.command import powers_of_two, run_eval
+
+    options = {
+        "samples": samples, "k": [int(i) for i in k.split(",")] if k else powers_of_two(samples),
+        "temperature": temperature, "top_p": top_p, "max_thought_tokens": max_thought_tokens,
+        "max_answer_tokens": max_answer_tokens, "marker": marker, "template": template,
+        "system_prompt": system_prompt, "limit": limit, "seed": seed, "batch": batch, "device": device, "dtype": dtype,
+    }  # fmt: skip
+    chosen = DEFAULT_EMBEDDER if diversity == "default" else diversity
+    typer.echo(
+        run_eval(
+            models, suite or [], out, options, checkpoints=checkpoints, train_data=train_data,
+            diversity_model=chosen, say=typer.echo,
+        )
+    )  # fmt: skip
+
+
+@app.command(
+    epilog="Examples:  `branchwise report runs/mine`  ·  `branchwise report runs/grpo runs/ta-grpo --out both.html`"
+)
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs; several are laid over each other.")],
+    out: Annotated[Path | None, typer.Option(help="The file; default: report.html in the first run.")] = None,
+    all_trees: Annotated[
+        bool, typer.Option("--all-trees", help="Every tree, however large; else evenly spaced steps of a long run.")
+    ] = False,
+) -> None:
+    """Write one HTML file with numbers, curves and trees; it needs no network."""
+    from branchwise.report.page import TREE_BYTES, write_report
+
+    file = write_report(runs, out or runs[0] / "report.html", None if all_trees else TREE_BYTES)
+    typer.echo(f"{file} ({file.stat().st_size / 1e6:.1f} MB)")
+
+
+@app.command(epilog="Example:  `branchwise watch runs/mine`")
+def watch(
+    run: Annotated[Path, typer.Argument(help="The folder of a run in progress.")],
+    port: Annotated[int, typer.Option(help="Of the page on this machine; 0: the terminal alone.")] = 8765,
+) -> None:
+    """Show a run in progress, in the terminal and in the browser."""
+    from branchwise.report.watch import watch as show
+
+    show(run, port)
+
+
+@app.command(epilog="Examples:  `branchwise diagnose runs/mine`  ·  `branchwise diagnose runs/mine --coupling`")
+def diagnose(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    coupling: Annotated[
+        bool,
+        typer.Option("--coupling", help="Also the cosine between thoughts' and answers' gradients (loads the model)."),
+    ] = False,
+    step: Annotated[int | None, typer.Option(help="Step whose trees are taken for it; default: the last.")] = None,
+) -> None:
+    """Say in words what stands out in a run, and what to change."""
+    from branchwise.diagnostics.diagnose import diagnose as find
+    from branchwise.diagnostics.history import read_history
+
+    for finding in find(read_history(run)):
+        typer.echo(str(finding))
+    if coupling:
+        from branchwise.diagnostics.coupling import run_coupling
+
+        typer.echo(run_coupling(run, step))
+
+
 @app.command(epilog="Examples:  `branchwise presets`  ·  `branchwise presets ta-grpo > my.yaml`")
 def presets(name: Annotated[str | None, typer.Argument(help="Print this one whole.")] = None) -> None:
     """List the methods that ship with Branchwise, or print one's config."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from branchwise.config_engine import Engine, TransformersConfig, VllmConfig, VllmServerConfig, in_short
 from branchwise.config_rephrase import RephraseConfig
 from branchwise.config_rules import conflicts
+from branchwise.config_text import merge, parse_override, read_yaml
 from branchwise.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -134,10 +135,9 @@ class SamplingConfig(Section):
     max_answer_tokens: int = Field(512, ge=1)
     """Without a marker a response may have the sum of both."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type the in-process engine samples in; auto: the training precision. Another than the policy's shows as
-    mismatch."""
+    """Type the engine samples in; auto: the training precision. Another than the policy's shows as mismatch."""
     max_rows: int = Field(256, ge=1)
-    """The most sequences the in-process engine decodes at once."""
+    """The most sequences an engine decodes at once."""
     kv_memory_gb: float | None = Field(None, gt=0)
     """The most that their keys and values may take. Default: a third of the memory that is free when training starts,
     which is then written to the resolved config, for it shapes batches and so rounding."""
@@ -209,6 +209,9 @@ class TrainConfig(Section):
     """Tree tokens forwarded at once; bounds memory, changes no result. Default: 4096 on a CPU, else 16384."""
     logit_chunk: int = Field(1024, ge=1)
     """Scored positions whose logits exist at once."""
+    async_depth: int = Field(0, ge=0)
+    """Batches that may be sampled ahead, while the policy updates; 0 is exact. Trees are then up to so many steps
+    stale, which algorithm.correction weighs. Needs engine: vllm_server."""
     seed: int = 0
     save_every: int = Field(0, ge=0)
     """Steps between checkpoints; 0: only the final model."""
@@ -240,7 +243,8 @@ class Config(Section):
     algorithm: AlgorithmConfig = AlgorithmConfig()
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
-    engine: Literal["transformers"] = "transformers"
+    engine: Annotated[Engine, BeforeValidator(in_short)] = TransformersConfig()
+    """What samples: `transformers`, `vllm`, or `{kind: vllm_server, urls: [...]}`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -248,7 +252,7 @@ class Config(Section):
         if not isinstance(values, dict) or not (preset := values.get("preset")):
             return values
         given = {k: v.model_dump(exclude_unset=True) if isinstance(v, Section) else v for k, v in values.items()}
-        return _merge(_read_yaml(preset_path(preset)), given)
+        return merge(read_yaml(preset_path(preset)), given)
 
     @model_validator(mode="after")
     def _can_be(self) -> Self:
@@ -289,9 +293,9 @@ def load_config(source: str | Path | dict[str, Any], overrides: list[str] | None
     Raises:
         ConfigError: unknown keys, values of the wrong type, combinations that cannot be.
     """
-    values = dict(source) if isinstance(source, dict) else _read_yaml(Path(source))
+    values = dict(source) if isinstance(source, dict) else read_yaml(Path(source))
     for override in overrides or []:
-        values = _merge(values, _parse_override(override))
+        values = merge(values, parse_override(override))
     try:
         return Config.model_validate(values)
     except ValidationError as error:
@@ -314,66 +318,16 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML whose mappings have each key once; as a rule the last one silently wins."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} is there twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file")
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: a config is a mapping of sections (model:, data:, …)")
-    return values
-
-
-def _parse_override(text: str) -> dict[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"{text!r}: an override reads key=value, such as train.steps=20")
-    parsed: Any = _number_or_yaml(value)
-    for part in reversed(key.split(".")):
-        parsed = {part: parsed}
-    return parsed
-
-
-def _number_or_yaml(value: str) -> Any:
-    # YAML 1.1 takes 1e-6 for text
-    try:
-        return float(value) if "e" in value.lower() else yaml.safe_load(value)
-    except ValueError:
-        return yaml.safe_load(value)
-
-
-def _merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """`high` laid over `low`, mapping by mapping."""
-    merged = dict(low)
-    for key, value in high.items():
-        under = merged.get(key)
-        if isinstance(under, str) and isinstance(value, dict):
-            under = {"path": under}  # a source in short
-        merged[key] = _merge(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
-    return merged
-
-
 def _explain(e: Any) -> str:
     import difflib
 
     if e["type"] == "value_error":  # our own, which says all
         return str(e["ctx"]["error"])
     place = [part for part in e["loc"] if not str(part).startswith("function-")]
+    kind = place.pop(1) if place[0] == "engine" and len(place) > 1 else None
     key = ".".join(str(part) for part in place)
     if e["type"] == "extra_forbidden":
-        known = _known_keys(place[:-1])
+        known = _known_keys(place[:-1], kind)
         close = difflib.get_close_matches(str(place[-1]), known, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
         return f"{key}: unknown key; {remedy}"
@@ -382,7 +336,10 @@ def _explain(e: Any) -> str:
     return f"{key}: {e['input']!r} is not possible: {e['msg']}"
 
 
-def _known_keys(place: list[Any]) -> list[str]:
+def _known_keys(place: list[Any], kind: Any) -> list[str]:
+    if place == ["engine"]:
+        sections: tuple[type[BaseModel], ...] = (TransformersConfig, VllmConfig, VllmServerConfig)
+        return sorted(next(s for s in sections if s.model_fields["kind"].default == kind).model_fields)
     section: Any = Config
     for part in place:
         if isinstance(part, int):

@@ -11,9 +11,14 @@ if TYPE_CHECKING:
     from branchwise.config import Config
 
 
-def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules reads best whole
+def conflicts(c: Config) -> Iterator[str]:
     """One line for each combination that cannot be."""
-    a, t, s = c.algorithm, c.tree, c.sampling
+    for rules in (_of_trees, _of_the_algorithm, _of_sampling, _of_models_and_work):
+        yield from rules(c)
+
+
+def _of_trees(c: Config) -> Iterator[str]:
+    a, t = c.algorithm, c.tree
     if t.marker is None and t.answers > 1:
         yield (
             f"tree.answers: {t.answers} answers from a thought need a marker that ends it; "
@@ -26,6 +31,16 @@ def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules 
             f"tree.unclosed: {t.unclosed!r} is about thoughts without their marker, and tree.marker is null; "
             "leave it out, or set tree.marker"
         )
+    if t.uniform == "expand" and t.rephrasings == 0:
+        yield "tree.uniform: 'expand' spends rollouts on rephrasings; set tree.rephrasings, or tree.uniform: resample"
+    if t.uniform == "expand" and a.pool == "phrasing":
+        yield "tree.uniform: 'expand' joins the rephrasings to the question's pool; set algorithm.pool: question"
+    if t.thoughts * t.answers * (1 + t.rephrasings) < 2 or (a.pool == "phrasing" and t.thoughts * t.answers < 2):
+        yield f"tree.thoughts: a pool of {t.thoughts} has nothing to compare; set tree.thoughts: 2 or more"
+
+
+def _of_the_algorithm(c: Config) -> Iterator[str]:
+    a, t = c.algorithm, c.tree
     of_answers = {"answer_weight": 1.0, "answer_clip_low": None, "answer_clip_high": None}
     if (t.marker is None or c.joint) and (idle := [key for key, off in of_answers.items() if getattr(a, key) != off]):
         yield (
@@ -44,6 +59,12 @@ def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules 
         )
     if a.anchor == "importance" and a.correction is None:
         yield "algorithm.anchor: 'importance' weighs tokens by min(C, π/μ); set algorithm.correction: C, such as 2.0"
+    if a.surrogate == "cispo" and a.dual_clip is not None:
+        yield "algorithm.dual_clip: goes with surrogate 'clip' alone; remove it or set algorithm.surrogate: clip"
+
+
+def _of_sampling(c: Config) -> Iterator[str]:
+    a, t, s = c.algorithm, c.tree, c.sampling
     truncated = [
         f"sampling.{key}: {value}"
         for key, value, off in (("top_p", s.top_p, 1.0), ("top_k", s.top_k, 0), ("min_p", s.min_p, 0.0))
@@ -54,14 +75,6 @@ def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules 
             f"{', '.join(truncated)}: truncated sampling gives tokens probability 0 that the policy does not, so "
             "ratios are biased; leave it out, or set sampling.allow_truncated: true"
         )
-    if t.uniform == "expand" and t.rephrasings == 0:
-        yield "tree.uniform: 'expand' spends rollouts on rephrasings; set tree.rephrasings, or tree.uniform: resample"
-    if t.uniform == "expand" and a.pool == "phrasing":
-        yield "tree.uniform: 'expand' joins the rephrasings to the question's pool; set algorithm.pool: question"
-    if t.thoughts * t.answers * (1 + t.rephrasings) < 2 or (a.pool == "phrasing" and t.thoughts * t.answers < 2):
-        yield f"tree.thoughts: a pool of {t.thoughts} has nothing to compare; set tree.thoughts: 2 or more"
-    if a.surrogate == "cispo" and a.dual_clip is not None:
-        yield "algorithm.dual_clip: goes with surrogate 'clip' alone; remove it or set algorithm.surrogate: clip"
     limit = s.max_thought_tokens + (s.max_answer_tokens if t.marker is None else 0)
     if a.overlong_buffer > limit:
         yield (
@@ -73,8 +86,24 @@ def conflicts(c: Config) -> Iterator[str]:  # noqa: C901 - a flat list of rules 
             f"sampling.max_rows: {s.max_rows} rows cannot hold a thought's tree.answers: {t.answers}; "
             f"set sampling.max_rows: {t.answers} or more"
         )
+
+
+def _of_models_and_work(c: Config) -> Iterator[str]:
+    a, t = c.algorithm, c.tree
     if c.model.load_in_4bit and c.model.lora is None:
         yield "model.load_in_4bit: 4-bit weights cannot be trained; add model.lora"
+    if c.model.load_in_4bit and not c.engine.takes_quantized:
+        yield f"engine: {c.engine.kind!r} cannot take 4-bit weights from the policy; set engine: transformers"
+    if c.train.async_depth and not c.engine.overlaps:
+        yield (
+            f"train.async_depth: {c.train.async_depth} samples while the policy updates, which engine: "
+            f"{c.engine.kind!r} cannot; set engine: {{kind: vllm_server, urls: [...]}}, or train.async_depth: 0"
+        )
+    if c.train.async_depth and a.correction is None:
+        yield (
+            f"train.async_depth: {c.train.async_depth} trains on trees of older weights; set algorithm.correction: C, "
+            "such as 2.0, which weighs their tokens by min(C, π_prox/μ), or train.async_depth: 0"
+        )
     if c.train.questions < c.train.updates:
         yield (
             f"train.updates: {c.train.updates} optimizer steps cannot share train.questions: {c.train.questions}; "

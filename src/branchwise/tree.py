@@ -69,7 +69,9 @@ class Tree:
     draw: int
     """Its place in the stream of questions drawn for this run: it keys the random numbers."""
     step: int
-    """The training step whose policy sampled it."""
+    """The training step that it is sampled for: it keys the random numbers."""
+    staleness: int = 0
+    """Updates between the weights that sampled it and those that it is trained on (`train.async_depth`)."""
     nodes: list[Node] = field(default_factory=list)
     """Parents stand before their children."""
     children: list[list[int]] = field(default_factory=list)

@@ -154,12 +154,18 @@ def _stats(
 
     clip_low, clip_high (by segment): share of tokens whose gradient the clip takes; under `cispo` those capped.
     dual_clip: share whose gradient the dual clip takes. correction: mean w of the tokens that have one.
-    mismatch: |log π_prox − log μ| where both have the same prompt. context_shift/n: log μ(o|q_n) − log π_prox(o|q0).
+    mismatch: |log π_prox − log μ| where both have the same prompt; mismatch_kl: KL(μ‖π_prox) there, by k3.
+    context_shift/n: log μ(o|q_n) − log π_prox(o|q0).
     """
     everywhere_S = torch.ones_like(scored.own_S)
     low_S, high_S = clipped(ratio_S, scored, a)
     mismatch_S = (prox_S - scored.sampler_S).abs()
-    averaged = [("mismatch", mismatch_S, scored.own_S), ("ratio", ratio_S, everywhere_S)]
+    mismatch_kl_S = k3(scored.sampler_S, prox_S)
+    averaged = [
+        ("mismatch", mismatch_S, scored.own_S),
+        ("mismatch_kl", mismatch_kl_S, scored.own_S),
+        ("ratio", ratio_S, everywhere_S),
+    ]
     for name, segment in (("thought", THOUGHT), ("answer", ANSWER)):
         here_S = scored.segment_S == segment
         averaged += [(f"clip_low/{name}", low_S, here_S), (f"clip_high/{name}", high_S, here_S)]

@@ -28,15 +28,15 @@ def load_policy(config: Config, *, model: Any = None, processing_class: Any = No
         ConfigError: there is no such model or device, bitsandbytes is missing, or the adapter adds tokens to prompts.
     """
     m = config.model
-    device = _device(config.train.device)
+    device = pick_device(config.train.device)
     peft_config = peft_config or (_lora(m.lora) if m.lora else None)
     if peft_config is not None and peft_config.is_prompt_learning:
         raise ConfigError(
             f"peft_config: {peft_config.peft_type} adds tokens to every row, which trees share; use a LoraConfig"
         )
-    precision = _precision(config.train.precision, device)
+    precision = pick_precision(config.train.precision, device)
     held = torch.float32 if peft_config is None else precision
-    model = _load(m, device, held) if model is None else model.to(device)
+    model = load_weights(m, device, held) if model is None else model.to(device)
     if processing_class is None:
         processing_class = load_tokenizer(m)
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
@@ -60,7 +60,8 @@ def load_policy(config: Config, *, model: Any = None, processing_class: Any = No
     )
 
 
-def _load(m: ModelConfig, device: torch.device, default: torch.dtype) -> Any:
+def load_weights(m: ModelConfig, device: torch.device, default: torch.dtype) -> Any:
+    """The transformers model; of the type `default` where `model.dtype` is auto."""
     dtype = default if m.dtype == "auto" else getattr(torch, m.dtype)
     options: dict[str, Any] = {}
     if m.load_in_4bit:
@@ -120,7 +121,8 @@ def _settle(model: nn.Module, base: Any, checkpointing: bool) -> None:
     model.train(checkpointing)
 
 
-def _device(name: str) -> torch.device:
+def pick_device(name: str) -> torch.device:
+    """The device of this name; auto: a GPU where there is one."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = "cuda" if there["cuda"] else "cpu"
@@ -131,7 +133,7 @@ def _device(name: str) -> torch.device:
     return torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 
-def _precision(name: str, device: torch.device) -> torch.dtype:
+def pick_precision(name: str, device: torch.device) -> torch.dtype:
     """auto: bfloat16 on GPUs that have it and on CPUs with instructions for it."""
     if name != "auto":
         return getattr(torch, name)

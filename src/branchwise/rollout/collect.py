@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,8 +20,10 @@ class Batch:
     """Accepted, to be trained on."""
     rejected: list[Tree] = field(default_factory=list)
     """Uniform, and replaced by others (`resample`)."""
-    expanded: int = 0
-    """Trees whose rephrasings were sampled because the original's pool was uniform (`expand`)."""
+    expanded: Counter[str] = field(default_factory=Counter)
+    """Trees whose rephrasings were sampled because the original's pool was uniform, by how it was (`expand`)."""
+    logged: dict[str, list[float]] = field(default_factory=dict)
+    """What reward functions gave to `log_metric`, by name."""
 
 
 def collect(
@@ -49,9 +52,9 @@ def collect(
         score(trees)
         if config.tree.uniform == "expand":
             poor = [tree for tree in trees if is_uniform(tree, config)]
+            batch.expanded.update(pools(tree, "question")[0].uniform or "too_small" for tree in poor)
             grow([limb for tree in poor for limb in limbs(tree, config)[1:]])
             score(poor)
-            batch.expanded += len(poor)
         for tree in trees:
             replace = config.tree.uniform == "resample" and is_uniform(tree, config)
             (batch.rejected if replace else batch.trees).append(tree)
@@ -65,7 +68,7 @@ def limbs(tree: Tree, config: Config) -> list[Limb]:
 
 def is_uniform(tree: Tree, config: Config) -> bool:
     """Whether no pool of the tree has anything to compare."""
-    return all(pool.uniform is not None or pool.counted < 2 for pool in pools(tree, config.algorithm.pool))
+    return all(pool.mute for pool in pools(tree, config.algorithm.pool))
 
 
 def seedling(question: Question, prompt_ids: Sequence[list[int]], *, draw: int, step: int) -> Tree:

@@ -40,8 +40,22 @@ class Sampling:
 
 
 class Engine(Protocol):
+    """Derive from it: what an engine has no use for does nothing. What it can do, its section of the config says."""
+
     def grow(self, limbs: Sequence[Limb], sampling: Sampling) -> None:
         """Add the thoughts and answers (or responses) of every limb to its tree, in order of k and m."""
 
     def sync(self, model: Any) -> None:
         """Take the policy's present weights."""
+
+    def rest(self) -> None:
+        """Free what an update can use; nothing is sampled until the next `sync`."""
+        return None
+
+    def close(self) -> None:
+        """Leave nothing running; may be called twice."""
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to log of the engine itself since this was last asked."""
+        return {}

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from branchwise.errors import ConfigError
 from branchwise.rollout.cache import ROOM
-from branchwise.rollout.engine import Limb, Sampling
+from branchwise.rollout.engine import Engine, Limb, Sampling
 from branchwise.rollout.forking import Draft, Endings, Growth
 from branchwise.rollout.keyed_random import node_key
 from branchwise.rollout.marker import Marker
@@ -24,7 +25,7 @@ from branchwise.rollout.prefill import Decoder, common_beginning
 from branchwise.rollout.weights import SamplingWeights
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """Samples with a transformers causal language model, in process.
 
     Args:
@@ -71,7 +72,7 @@ class TransformersEngine:
         thought, for it was drawn; the marker follows it.
 
         Raises:
-            ValueError: answers without a marker, or a thought's answers that outnumber `max_rows` or do not fit into
+            ConfigError: answers without a marker, or a thought's answers that outnumber `max_rows` or do not fit into
                 `kv_bytes`.
             FloatingPointError: the logits are not finite.
         """
@@ -97,7 +98,7 @@ class TransformersEngine:
         """The most rows at once, so that the cache stays within its budget though every row meets its limits.
 
         Raises:
-            ValueError: the budget does not hold one thought's answers.
+            ConfigError: the budget does not hold one thought's answers.
         """
         if self.kv_bytes is None:
             return self.max_rows
@@ -106,7 +107,7 @@ class TransformersEngine:
         rows = int(self.kv_bytes // row_bytes) if row_bytes else self.max_rows
         needed = max(thought.leaves for _, thoughts in prompts for thought in thoughts)
         if rows < needed:
-            raise ValueError(
+            raise ConfigError(
                 f"sampling.kv_memory_gb: {self.kv_bytes / 1e9:.3g} holds {rows} sequences of up to {longest} tokens, "
                 f"a thought's answers are {needed}; set {1.05 * needed * row_bytes / 1e9:.2g} or more, or lower "
                 "sampling.max_thought_tokens or tree.answers"
@@ -116,20 +117,20 @@ class TransformersEngine:
     def _check(self, limbs: Sequence[Limb], sampling: Sampling) -> None:
         for limb in limbs:
             if sampling.marker is None and limb.answers > 1:
-                raise ValueError(
+                raise ConfigError(
                     f"tree.answers: {limb.answers} answers from a thought need tree.marker, which ends it; it is null"
                 )
             if limb.answers > self.max_rows:
-                raise ValueError(
+                raise ConfigError(
                     f"sampling.max_rows: {self.max_rows} rows cannot hold a thought's tree.answers: {limb.answers}, "
                     f"which are sampled together; set sampling.max_rows to {limb.answers} or more"
                 )
             prompt = len(limb.tree.nodes[limb.phrasing].ids_T)
             longest = prompt + sampling.max_thought_tokens + sampling.max_answer_tokens
             if not prompt:
-                raise ValueError(f"question {limb.tree.question.id!r}: phrasing {limb.phrasing} has no tokens")
+                raise ConfigError(f"question {limb.tree.question.id!r}: phrasing {limb.phrasing} has no tokens")
             if self.decoder.positions is not None and longest > self.decoder.positions:
-                raise ValueError(
+                raise ConfigError(
                     f"sampling.max_thought_tokens: a prompt of {prompt} tokens and responses of up to "
                     f"{longest - prompt} pass the model's {self.decoder.positions} positions; lower it, "
                     "sampling.max_answer_tokens or data.max_prompt_tokens"

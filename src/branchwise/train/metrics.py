@@ -22,6 +22,8 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self.background: dict[str, float] = {}
+        """Those of the batch where it was sampled ahead, while other stages ran."""
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -80,9 +82,12 @@ def batch_sums(batch: Batch) -> dict[str, float]:
     for tree in batch.trees:
         _add_pools(sums, tree, "kept")
         _add_leaves(sums, tree)
+        sums["staleness"] += tree.staleness
+        sums["max/staleness"] = max(sums["max/staleness"], tree.staleness)
     sums["trees"] = len(batch.trees)
     sums["rejected"] = len(batch.rejected)
-    sums["expanded"] = batch.expanded
+    for how, count in batch.expanded.items():
+        sums[f"expanded/{how}"] = count
     for tree in batch.trees + batch.rejected:
         for node in tree.nodes:
             sums["sampled_tokens"] += int(node.sampled_T.sum())
@@ -141,6 +146,8 @@ def batch_metrics(sums: dict[str, float]) -> dict[str, float]:
         metrics["reward"] = mean
         metrics["reward_std"] = float(np.sqrt(max(0.0, get("reward_squared", 0) / rewarded - mean**2)))
     metrics["missing_rewards"] = get("missing", 0)
+    if sums["trees"]:
+        metrics |= {"staleness": get("staleness", 0) / sums["trees"], "max/staleness": get("max/staleness", 0)}
     if sums["sampled_tokens"]:
         metrics["entropy_estimate"] = -sums["sampled_logprob"] / sums["sampled_tokens"]
     for key in [key for key in sums if key.startswith("part/") and not key.endswith("/count")]:
@@ -162,5 +169,6 @@ def batch_metrics(sums: dict[str, float]) -> dict[str, float]:
             else:
                 metrics[f"truncated_{kind}s"] = get(f"{kind}/truncated", 0) / nodes
     metrics["replaced_questions"] = get("rejected", 0)
-    metrics["expanded_questions"] = get("expanded", 0)
+    expanded = {key: count for key, count in sums.items() if key.startswith("expanded/")}
+    metrics |= expanded | {"expanded_questions": sum(expanded.values())}
     return metrics

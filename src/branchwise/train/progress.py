@@ -11,6 +11,9 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+MISMATCH_SHOWN = 0.05
+"""Mean |log π − log μ| from which sampler and policy differ by more than rounding in bfloat16 explains."""
+
 
 def hush_bars() -> None:
     """Switch other libraries' progress bars off where stderr is no terminal. To be called before they are loaded."""
@@ -74,6 +77,10 @@ def _parts(metrics: dict[str, Any]) -> list[str]:
     for key, label in (("unclosed", "unclosed"), ("missing_rewards", "missing"), ("idle_updates", "idle updates")):
         if value := metrics.get(key):
             parts.append(f"{label} {value:.0%}" if key == "unclosed" else f"{label} {value:.0f}")
+    if metrics.get("mismatch", 0) >= MISMATCH_SHOWN:
+        parts.append(f"mismatch {metrics['mismatch']:.2f}")
+    if value := metrics.get("staleness"):
+        parts.append(f"stale {value:.0f}")
     parts.append(f"{metrics['tokens_per_second']:.0f} tok/s")
     parts.append(f"{metrics['seconds']:.1f} s")
     return parts

@@ -13,6 +13,7 @@ import numpy as np
 from branchwise.algorithm.objective import means
 from branchwise.evaluate.heldout import HeldOut, held_out_mean
 from branchwise.rollout.collect import Batch
+from branchwise.train.diagnostics import Diagnostics
 from branchwise.train.metrics import Spread, Stopwatch, batch_metrics, batch_sums, missing_reasons
 from branchwise.train.progress import Display
 from branchwise.train.run_directory import RunDirectory
@@ -34,6 +35,7 @@ class Run:
         self.training_seconds = 0.0
         self.totals: Counter[str] = Counter()
         self.spread = Spread(self.config.reward_limits.flat_steps)
+        self.diagnostics = Diagnostics(trainer.config, trainer.world)
 
     def __enter__(self) -> Self:
         if self.world.is_main:
@@ -59,8 +61,9 @@ class Run:
         """Log a step: metrics over all processes, every tree, and what needs a warning."""
         seconds = sum(clock.seconds.values())
         sums = self.world.sum(batch_sums(batch))
-        values = batch_metrics(sums) | update_metrics(result) | self._logged()
-        values |= {f"seconds/{stage}": round(s, 4) for stage, s in clock.seconds.items()}
+        values = batch_metrics(sums) | update_metrics(result) | self._logged(batch.logged)
+        values |= self.trainer.engine.metrics() | self.diagnostics.step(batch, result.grad_norms)
+        values |= {f"seconds/{stage}": round(s, 4) for stage, s in (clock.background | clock.seconds).items()}
         values |= {
             "seconds": seconds,
             "tokens_per_second": sums["sampled_tokens"] / seconds,
@@ -84,12 +87,10 @@ class Run:
             self.display.warn(f"step {step}: {warning}")
         self.display.step(step, values)
 
-    def _logged(self) -> dict[str, float]:
+    def _logged(self, logged: dict[str, list[float]]) -> dict[str, float]:
         """Means of what reward functions gave to `log_metric` in this step, over all processes."""
-        logged = self.trainer.rewards.logged
         sums = {f"rewards/{name}/sum": sum(values) for name, values in logged.items()}
         sums |= {f"rewards/{name}/count": len(values) for name, values in logged.items()}
-        logged.clear()
         return means(self.world.sum(sums))
 
     def _warn(self, step: int, trees: list[Tree], result: Update) -> None:

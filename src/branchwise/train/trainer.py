@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from transformers import get_scheduler, set_seed
 
@@ -21,7 +21,9 @@ from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
 from branchwise.rollout.collect import Batch, collect, seedling
 from branchwise.rollout.engine import Limb
-from branchwise.rollout.transformers import TransformersEngine
+from branchwise.rollout.make import make_engine
+from branchwise.rollout.memory import kv_memory_gb
+from branchwise.train.ahead import Ahead
 from branchwise.train.metrics import Stopwatch
 from branchwise.train.optimizer import make_optimizer
 from branchwise.train.run import Run
@@ -71,14 +73,6 @@ class Trainer:
         if narrow := {str(p.dtype) for p in self.policy.trainable_parameters() if p.dtype.itemsize < 4}:
             self.notes.append(f"warning: {narrow.pop()} weights are trained; small steps round away, use float32 ones")
         self.tokenizer = getattr(self.policy.processing_class, "tokenizer", self.policy.processing_class)
-        self.engine = TransformersEngine(
-            self.policy.model,
-            self.tokenizer,
-            dtype=self.policy.precision if c.sampling.dtype == "auto" else getattr(torch, c.sampling.dtype),
-            device=self.policy.device,
-            max_rows=c.sampling.max_rows,
-            kv_bytes=1e9 * c.sampling.kv_memory_gb,  # type: ignore[operator]
-        )
         self.rewards = RewardRunner.of(reward_funcs, c, self.tokenizer)
         self.notes += self.rewards.notes
         self.renderer = Renderer.of(self.tokenizer, c)
@@ -95,24 +89,29 @@ class Trainer:
             num_warmup_steps=c.train.warmup_steps,
             num_training_steps=c.train.steps * c.train.updates * c.train.epochs,
         )
+        self.engine = make_engine(c, self.policy)
 
     def train(self) -> dict[str, Any]:
         """Run all steps; write the run directory; return the summary that summary.json holds."""
         c = self.config
         self.rewards.start()
-        with Run(self) as run:
+        ahead = Ahead(self.collect, c.train.steps, c.train.async_depth, interrupt=self.engine.close)
+        with closing(self.engine), Run(self) as run, ahead:
             run.evaluated(0, self.evaluate())
             for step in range(1, c.train.steps + 1):
                 clock = Stopwatch()
-                batch = self.collect(step, clock)
+                batch = ahead.take(step, clock)
                 with clock("update"):
+                    self.engine.rest()
                     result = update(self.policy, self.optimizer, self.scheduler, batch.trees, c, self.world)
-                with clock("weights"):
+                with clock("weights"), ahead.paused():
                     self.engine.sync(self.policy.model)
+                ahead.updated(step)
                 run.stepped(step, batch, result, clock)
                 last = step == c.train.steps
                 if last or (c.eval.every and step % c.eval.every == 0):
-                    run.evaluated(step, self.evaluate())
+                    with ahead.paused():
+                        run.evaluated(step, self.evaluate())
                 if last or (c.train.save_every and step % c.train.save_every == 0):
                     run.save(step)
             return run.summary()
@@ -120,13 +119,15 @@ class Trainer:
     def collect(self, step: int, clock: Stopwatch) -> Batch:
         """Sample and reward this process's share of the step's trees."""
         sampling = self.config.sampling_plan()
-        return collect(
+        batch = collect(
             draw=lambda count: [self.seedling(self.questions[i], draw, step) for draw, i in self.stream.take(count)],
             grow=clock.timed("sampling", lambda limbs: self.engine.grow(limbs, sampling)),
             score=clock.timed("rewards", self.rewards.score),
             config=self.config,
             count=self.world.share(self.config.train.questions),
         )
+        batch.logged, self.rewards.logged = self.rewards.logged, {}
+        return batch
 
     def evaluate(self) -> list[Tree]:
         """Sample and reward responses to all held-out questions; `held_out_mean` sums the trees up."""
@@ -163,14 +164,10 @@ class Trainer:
 
 
 def _with_kv_memory(config: Config, device: torch.device, processes: int) -> Config:
-    """The config with `sampling.kv_memory_gb` in it; processes on a CPU share its memory."""
+    """The config with `sampling.kv_memory_gb` in it."""
     if config.sampling.kv_memory_gb is not None:
         return config
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        free = psutil.virtual_memory().available // processes
-    sampling = config.sampling.model_copy(update={"kv_memory_gb": round(free / 3e9, 2)})
+    sampling = config.sampling.model_copy(update={"kv_memory_gb": kv_memory_gb(device, processes)})
     return config.model_copy(update={"sampling": sampling})
 
 

@@ -1,0 +1,66 @@
+"""A run's record, read back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from branchwise.errors import ConfigError
+
+
+@dataclass(slots=True)
+class History:
+    """What a run's folder says."""
+
+    path: Path
+    config: dict[str, Any]
+    steps: list[dict[str, Any]]
+    """Metrics of each training step, in order."""
+    held_out: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] | None = None
+    """None while a run goes on, or where it was cut short."""
+
+    def values(self, key: str) -> np.ndarray:
+        """A metric over the steps that have it."""
+        return np.array([step[key] for step in self.steps if step.get(key) is not None], dtype=np.float64)
+
+    def mean(self, key: str, last: int | None = None) -> float | None:
+        """Mean of a metric, over the last so many steps that have it; None where none has."""
+        values = self.values(key)
+        values = values[-last:] if last else values
+        return float(values.mean()) if len(values) else None
+
+
+def read_history(run: str | Path) -> History:
+    """Read a run's folder. A last line that is still being written is left out.
+
+    Raises:
+        ConfigError: the folder is no run's.
+    """
+    path = Path(run)
+    for name in ("config.yaml", "metrics.jsonl"):
+        if not (path / name).is_file():
+            raise ConfigError(f"{path}: no run: {name} is missing; name the output_dir of a run")
+    config = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
+    text = (path / "metrics.jsonl").read_text(encoding="utf-8")
+    records = [json.loads(line) for line in text.split("\n")[: text.count("\n")] if line.strip()]
+    steps: dict[int, dict[str, Any]] = {}
+    held_out: dict[int, dict[str, Any]] = {}
+    for record in records:
+        if "held_out/mean" in record:
+            held_out[record["step"]] = record
+        else:
+            steps[record["step"]] = steps.get(record["step"], {}) | record
+    summary = path / "summary.json"
+    return History(
+        path,
+        config,
+        [steps[step] for step in sorted(steps)],
+        [held_out[step] for step in sorted(held_out)],
+        json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else None,
+    )

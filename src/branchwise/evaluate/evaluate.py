@@ -1,0 +1,157 @@
+"""A model on a suite: sample, grade, store, go on where an earlier try stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from branchwise.config import Config
+from branchwise.data.prompt import Renderer
+from branchwise.data.questions import load_questions, question_text
+from branchwise.evaluate.settings import EvaluationSettings
+from branchwise.evaluate.store import Problem, Sample, Store
+from branchwise.evaluate.suites import Suite, suite_rows
+from branchwise.rewards.run import RewardRunner
+from branchwise.rollout.collect import seedling
+from branchwise.rollout.engine import Engine, Limb, Sampling
+from branchwise.tree import Tree
+
+EVALUATION = -1
+"""The step that keys the random numbers of evaluation, as in training's."""
+Say = Callable[[str], None]
+
+
+def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: LoadedEngine, say: Say) -> list[Problem]:
+    """Sample and grade every problem that `folder` does not hold yet, and return all of them.
+
+    The same settings give the same samples: random numbers are keyed by problem and sample, and problems are sampled
+    in the same batches whether an evaluation was interrupted or not.
+
+    Raises:
+        ConfigError: the suite's data or its grader cannot be had, or the folder holds other settings.
+    """
+    config = settings.config()
+    store = Store(folder, settings.model_dump())
+    renderer = Renderer.of(engine.tokenizer, config)
+    questions, report = load_questions(suite_rows(suite, settings.limit).rows, settings.data, renderer)
+    say(f"{suite.name}: {str(report).removeprefix('the dataset: ')}")
+    done = store.load(settings.batch, len(questions))
+    if done:
+        say(f"{suite.name}: {len(done)} of {len(questions)} problems are done already")
+    if len(done) == len(questions):
+        return done
+    start, first = time.monotonic(), len(done)
+    with closing(RewardRunner.of(None, config, engine.tokenizer)) as rewards:
+        rewards.check({column for question in questions for column in question.columns})
+        rewards.start()
+        for begin in range(first, len(questions), settings.batch):
+            begun = time.monotonic()
+            trees = [
+                seedling(question, [renderer.ids(question.phrasings[0])], draw=draw, step=EVALUATION)
+                for draw, question in enumerate(questions[begin : begin + settings.batch], start=begin)
+            ]
+            engine.get().grow([Limb(tree, 0, settings.samples, 1) for tree in trees], _sampling(settings))
+            rewards.score(trees)
+            problems = [_problem(tree, engine.tokenizer, settings.marker, suite.reward) for tree in trees]
+            store.append(problems, time.monotonic() - begun)
+            done += problems
+            say(_progress(suite.name, done, len(questions), first, time.monotonic() - start))
+    return done
+
+
+class LoadedEngine:
+    """A model's tokenizer at once, and its engine once something has to be sampled: all may be stored already."""
+
+    def __init__(self, config: Config) -> None:
+        from branchwise.policy.load import load_tokenizer
+
+        self.config = config
+        self.tokenizer: Any = load_tokenizer(config.model)
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self._engine: Engine | None = None
+
+    def get(self) -> Engine:
+        if self._engine is None:
+            self._engine = _load_engine(self.config, self.tokenizer)
+        return self._engine
+
+
+def _load_engine(config: Config, tokenizer: Any) -> Engine:
+    from branchwise.policy.load import load_weights, pick_device, pick_precision
+    from branchwise.rollout.transformers import TransformersEngine
+
+    device = pick_device(config.train.device)
+    dtype = pick_precision(config.sampling.dtype, device)
+    model = load_weights(config.model, device, dtype).eval()
+    s = config.sampling
+    kv_bytes = None if s.kv_memory_gb is None else 1e9 * s.kv_memory_gb
+    return TransformersEngine(model, tokenizer, dtype=dtype, device=device, max_rows=s.max_rows, kv_bytes=kv_bytes)
+
+
+def _sampling(settings: EvaluationSettings) -> Sampling:
+    return Sampling(
+        seed=settings.seed,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        marker=settings.marker,
+        max_thought_tokens=settings.max_thought_tokens,
+        max_answer_tokens=settings.max_answer_tokens,
+    )
+
+
+def _problem(tree: Tree, tokenizer: Any, marker: str | None, reward: str) -> Problem:
+    question = tree.question
+    columns = question.columns
+    given = columns.get("prompt")
+    asked = columns.get("question") or columns.get("problem") or question_text(given) or given
+    samples = [_sample(tree, leaf, tokenizer, marker, reward) for leaf in tree.leaves()]
+    return Problem(question.id, str(asked), columns.get("answer"), samples)
+
+
+def _sample(tree: Tree, leaf: int, tokenizer: Any, marker: str | None, reward: str) -> Sample:
+    path = [tree.nodes[place] for place in tree.path(leaf)[1:]]
+    node = path[-1]
+    text = tokenizer.decode([int(i) for n in path for i in n.ids_T], skip_special_tokens=True)
+    after = "" if node.unclosed else text.partition(marker)[2] if marker else text
+    return Sample(
+        text=text,
+        answer=vote(after, reward, tree.question.columns),
+        reward=node.reward,
+        parts=node.parts,
+        reason=node.reason,
+        tokens=sum(len(n.ids_T) for n in path),
+        finish=node.finish,
+        unclosed=node.unclosed,
+    )
+
+
+def vote(text: str, reward: str, columns: dict[str, Any]) -> str | None:
+    """The final answer of a response's text after the marker, in the form in which votes are counted.
+
+    A letter for multiple choice; nothing for programs; else the final answer without blanks, dollars, and the braces'
+    and fractions' variants.
+    """
+    if reward == "code":
+        return None
+    if reward == "choice":
+        from branchwise.rewards.choice import chosen
+
+        letters = "ABCDEFGHIJ"
+        return chosen(text, dict(zip(letters, columns.get("choices") or [])) or None)
+    from branchwise.diagnostics.responses import final_answer
+
+    return final_answer(text)
+
+
+def _progress(name: str, done: list[Problem], total: int, first: int, seconds: float) -> str:
+    new = done[first:]
+    tokens = sum(sample.tokens for problem in new for sample in problem.samples)
+    left = int(seconds / len(new) * (total - len(done)))
+    rewards = [s.reward for problem in done for s in problem.samples if s.reward is not None]
+    mean = f"mean reward {sum(rewards) / len(rewards):.3f}" if rewards else "no reward"
+    speed = f"{tokens / seconds:.0f} tok/s"
+    return f"{name}: {len(done)}/{total} problems · {mean} · {speed} · {left // 60}:{left % 60:02d} left"

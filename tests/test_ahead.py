@@ -1,0 +1,86 @@
+"""Batches sampled ahead: how stale they may be, and what becomes of errors."""
+
+import threading
+import time
+
+import pytest
+
+from branchwise.rollout.collect import Batch
+from branchwise.train.ahead import Ahead
+from branchwise.train.metrics import Stopwatch
+from branchwise.tree import Question, Tree
+
+
+class Recorder:
+    """Stands where sampling is; notes which updates' weights each batch was sampled with."""
+
+    def __init__(self, seconds=0.0):
+        self.weights, self.used, self.seconds, self.running = 0, {}, seconds, False
+
+    def collect(self, step, clock):
+        self.running, self.used[step] = True, self.weights
+        with clock("sampling"):
+            time.sleep(self.seconds)
+        assert self.used[step] == self.weights, "weights changed within a batch"
+        self.running = False
+        return Batch([Tree(Question("q", ("text",)), step, step)])
+
+
+def run(recorder, depth, steps=6, update=0.0):
+    seen, threads = [], threading.active_count()
+    with Ahead(recorder.collect, steps, depth, print) as ahead:
+        for step in range(1, steps + 1):
+            batch = ahead.take(step, Stopwatch())
+            assert batch.trees[0].step == step
+            seen.append((step - 1 - recorder.used[step], batch.trees[0].staleness))
+            time.sleep(update)
+            with ahead.paused():
+                assert not recorder.running
+                recorder.weights = step
+            ahead.updated(step)
+    assert threading.active_count() == threads
+    return seen
+
+
+def test_depth_0_is_exact():
+    assert run(Recorder(), 0) == [(0, 0)] * 6
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(("sample", "update"), [(0.0, 0.02), (0.02, 0.0), (0.02, 0.02)])
+def test_staleness_is_bounded_and_written_on_every_tree(depth, sample, update):
+    seen = run(Recorder(sample), depth, update=update)
+    assert all(true == told <= depth for true, told in seen)
+    assert max(told for _, told in seen) >= 1
+
+
+def test_sampling_and_update_overlap():
+    begun = time.monotonic()
+    run(Recorder(0.1), 1, steps=6, update=0.1)
+    assert time.monotonic() - begun < 6 * 0.2 * 0.85
+
+
+def test_an_error_of_the_thread_surfaces_where_its_batch_is_taken():
+    def collect(step, clock):
+        if step == 2:
+            raise RuntimeError("no server")
+        return Batch([])
+
+    with Ahead(collect, 3, 1, print) as ahead:
+        ahead.take(1, Stopwatch())
+        with pytest.raises(RuntimeError, match="no server"):
+            ahead.take(2, Stopwatch())
+
+
+def test_leaving_early_leaves_no_thread():
+    threads, interrupted = threading.active_count(), threading.Event()
+
+    def collect(step, clock):
+        if step > 1 and interrupted.wait(30):
+            raise RuntimeError("interrupted")
+        return Batch([])
+
+    with pytest.raises(KeyboardInterrupt), Ahead(collect, 100, 2, interrupted.set) as ahead:
+        ahead.take(1, Stopwatch())
+        raise KeyboardInterrupt
+    assert threading.active_count() == threads
