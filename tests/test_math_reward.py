@@ -324,6 +324,11 @@ def test_reported_faults_are_not_ours(case):
     assert [g if w is not None else None for g, w in zip(got, wanted)] == wanted
 
 
+def test_a_command_that_only_begins_like_a_sign_is_none():
+    assert not equal("=\\mpA", "\\mpA")
+    assert not equal("\\pmb", "\\pm b")
+
+
 def test_threads_share_nothing_that_breaks():
     barrier = threading.Barrier(4)
 

@@ -409,7 +409,7 @@ def test_args_that_no_parameter_takes_are_an_error(tmp_path):
 
 
 def test_unknown_functions_are_errors():
-    with pytest.raises(ConfigError, match="no built-in 'maths'; choose one of code, math, reasoning_gym"):
+    with pytest.raises(ConfigError, match="no built-in 'maths'; choose one of math, code, choice"):
         runner("maths")
     with pytest.raises(ConfigError, match="3 is no function"):
         runner(3)

@@ -10,6 +10,7 @@ _MOST = 64
 _OPENINGS, _CLOSINGS = "{([", "})]"
 _BRACKET = re.compile(r"\\?[{(\[\])}]|\\lfloor|\\rfloor|\\lceil|\\rceil")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_EITHER_SIGN = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 _MATRIX = re.compile(
     r"(?P<factor>.*?)(?P<open>[(\[|]|\\\{)? ?\\begin ?\{(?P<kind>[pbvBV]?(?:small)?matrix|array)\}(?: ?\{[lcr| ]*\})?"
     r"(?P<cells>.*)\\end ?\{(?P=kind)\} ?(?(open)(?:[)\]|]|\\\}))"
@@ -114,9 +115,9 @@ def is_enclosed(text: str) -> bool:
 
 def expand_signs(text: str) -> str:
     """`1 \\pm \\sqrt{2}` as the list of both values; in a list or set, item by item."""
-    if "\\pm" not in text and "\\mp" not in text and "+-" not in text and "+/-" not in text:
-        return text
     text = re.sub(r"\+ ?/? ?-(?= ?[\d\\A-Za-z(])", r"\\pm ", text)
+    if not _EITHER_SIGN.search(text):
+        return text
     name, equals, value = text.rpartition("=") if re.match(r"[A-Za-z]\w? ?=", text) else ("", "", text)
     parts = read_parts(value.strip())
     if parts and parts.is_ordered:
@@ -126,7 +127,7 @@ def expand_signs(text: str) -> str:
 
 
 def _both(item: str) -> str:
-    if "\\pm" not in item and "\\mp" not in item:
+    if not _EITHER_SIGN.search(item):
         return item
     upper = re.sub(r"\\pm(?![A-Za-z])", "+", re.sub(r"\\mp(?![A-Za-z])", "-", item))
     lower = re.sub(r"\\pm(?![A-Za-z])", "-", re.sub(r"\\mp(?![A-Za-z])", "+", item))
