@@ -19,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from statistics import median
 from typing import Any
 
+from rewards_code import programs
 from rich.console import Console
 from rich.table import Table
 
@@ -159,7 +160,7 @@ def _hostile() -> dict[str, Any]:
     }
 
 
-PARTS: dict[str, Callable[[float], dict[str, Any]]] = {"math": mathematics}
+PARTS: dict[str, Callable[[float], dict[str, Any]]] = {"math": mathematics, "code": programs}
 """A function for each grader, from the seconds of a measurement to its results."""
 
 

@@ -1,6 +1,4 @@
-"""Throughput of the reward for programs.
-
-    python benchmarks/rewards_code.py [--json] [--seconds 5]
+"""Throughput of the reward for programs, a part of rewards.py.
 
 Programs a second on two at a time, each in a sandbox of its own: scripts that read standard input, and functions under
 tests (which take a second sandbox). Every program is another one, and half of them are wrong.
@@ -8,8 +6,6 @@ tests (which take a second sandbox). Every program is another one, and half of t
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,19 +14,6 @@ WORKERS = 2
 BATCH = 32
 
 Row = dict[str, Any]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print results as JSON")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement (default 5)")
-    args = parser.parse_args()
-    results = programs(args.seconds)
-    if args.json:
-        print(json.dumps(results, indent=2))
-        return
-    for name, value in results.items():
-        print(f"{name:<24} {value}")
 
 
 def programs(seconds: float) -> dict[str, Any]:
@@ -72,7 +55,3 @@ def _function(i: int) -> Row:
 
 
 KINDS: dict[str, Callable[[int], Row]] = {"script": _script, "function": _function}
-
-
-if __name__ == "__main__":
-    main()

@@ -78,7 +78,8 @@ class Shape:
     def __str__(self) -> str:
         words = [f"{self.prompt},{self.thoughts},{self.thought},{self.answers},{self.answer}"]
         words += ["ragged"] if self.ragged else []
-        words += [f"{self.questions} questions in one pack"] if self.questions > 1 else []
+        words += [f"{self.questions} questions"] if self.questions > 1 else []
+        words += ["in one pack"] if self.pack_tokens else []
         words += ["checkpointed"] if self.checkpointing else []
         return " ".join(words + (["bfloat16"] if self.bfloat16 else []))
 
