@@ -187,9 +187,7 @@ PAIRS = {
     "inequalities": [
         (r"s^2 \le 8r^2", r"8r^2 \ge s^2", 1),
         (r"s^2 \le 8r^2", r"s^2 \ge 8r^2", 0),
-        ("x>3", "2x>6", 1),
         ("x>3", "-x>-3", 0),
-        ("x>3", "-x<-3", 1),
     ],
     "matrices": [
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 1 \\ 2 \end{bmatrix}", 1),
@@ -304,6 +302,73 @@ PAIRS = {
 }
 """(reference, what is in the box, reward)."""
 
+REVIEWED = {
+    "units": [
+        ("8", r"8\text{ fewer}", 0),
+        ("8", r"8\text{ twelfths}", 0),
+        ("8", r"8\text{ twentieths}", 0),
+        ("8", r"8\text{ lakh}", 0),
+        ("8", r"8\text{ quadrillion}", 0),
+        ("8", r"8\text{ impossible}", 0),
+        ("8", r"8\text{ halved}", 0),
+        ("8", r"8\text{ months}", 1),
+        ("18", r"\$18\text{ per day}", 1),
+        ("18", "$18/day", 1),
+        (r"\$18\text{ per day}", r"\$18\text{ per week}", 0),
+    ],
+    "lists that go on": [
+        ("1, 2, 3", "1,2,3,...", 0),
+        (r"\{1,2,3\}", r"\{1,2,3,\ldots\}", 0),
+        (r"1,2,3,\ldots", r"1,2,3,\dots", 1),
+        (r"\{1,2,\ldots,10\}", r"\{1,2,…,10\}", 1),
+        (r"\{1,2,\ldots,10\}", r"\{1,2,\ldots,100\}", 0),
+        ("0.333", "0.333...", 0),
+    ],
+    "questions in place of answers": [
+        ("x=2", "3x+1=7", 0),
+        ("x=2", "2x-4=0", 0),
+        ("x=2", "x+y=2+y", 0),
+        ("x>3", "2x>6", 0),
+        ("x>3", "3x+2>x+8", 0),
+        ("x>3", "-x<-3", 0),
+        ("2x>6", "-x<-3", 1),
+        ("2x=y", "4x-2y=0", 1),
+    ],
+    "primes and quotes": [
+        ("f'", "f", 0),
+        ("A", "A'", 0),
+        ("8", "8''", 0),
+        (r"45^\circ", "45′", 0),
+        ("8'", '8"', 0),
+        ("yes", '"yes"', 1),
+        ("yes", "``yes''", 1),
+    ],
+    "dates": [
+        ("2024-01-02", "2021", 0),
+        ("2024-01-02", "2024-01-02", 1),
+        ("2024-01-02", "2024-01-03", 0),
+        ("2021", "2024-01-02", 0),
+        ("6", "12-4-2", 1),
+    ],
+    "spellings": [
+        (r"\frac{2}{3}", r"0.\dot{6}", 1),
+        (r"\frac{1}{7}", r"0.\dot{1}4285\dot{7}", 1),
+        (r"\frac{1}{6}", r"0.1\dot6", 1),
+        (r"\frac{1}{6}", r"0.\dot1\dot6", 0),
+        (r"\frac{1}{2}", "1⁄2", 1),
+        ("101_2", "101_{(2)}", 1),
+        (r"x\equiv 5\pmod 7", r"x\equiv5\pmod{7}", 1),
+        (r"x\equiv 5\pmod 7", r"x\equiv 5\pmod 8", 0),
+        ("8", r"\color{red}{8}", 1),
+        ("8", "=8", 1),
+        ("8", r"\approx8", 1),
+        ("8", "f(2)=8", 1),
+        ("8", "f(8)=2", 0),
+        ("f(2)=8", "f(3)=8", 0),
+    ],
+}
+"""As `PAIRS`, from later reviews; comparisons of graders leave them out."""
+
 TEXTS = [
     ("11", r"First \boxed{6}. No: \boxed{11}.", 1),
     ("6", r"First \boxed{6}. No: \boxed{11}.", 0),
@@ -328,6 +393,25 @@ TEXTS = [
     ("4", "that is 3 + 4", 0),
     (r"2\sqrt{3}", r"Hence the side is $2\sqrt{3}$.", 1),
     ("5", "anything from 3 to 5", 0),
+    ("8", "The answer isn't 8.", 0),
+    ("8", "The answer cannot be 8", 0),
+    ("8", "The answer was never 8", 0),
+    ("8", "The wrong answer is 8.", 0),
+    ("8", "I don't think the answer is 8.", 0),
+    ("8", "The answer is 8. I doubt that the answer is 9.", 1),
+    ("8", "The answer is 8 and not 9.", 1),
+    ("8", "It is not 8", 0),
+    ("8", "So it can't be 8.", 0),
+    ("8", "The value is not $8$.", 0),
+    ("8", "8 is wrong", 0),
+    ("8", "We exclude 8.", 0),
+    ("8", "It is more than 8.", 0),
+    ("8", "negative 8", 0),
+    ("8", "half of 8", 0),
+    ("8", "one of 4, 6, 8", 0),
+    ("8", "It is not 9, so it is 8.", 1),
+    ("8", "**Final Answer**\n\n8", 1),
+    ("17", "Answer: 17 (since 4^2+1 = 17)", 1),
 ]
 """(reference, whole output, reward)."""
 

@@ -44,6 +44,12 @@ TEN = dict.fromkeys("ABCDEFGHIJ", "")
         ("My answer: C. A is wrong.", "C"),
         ("The answer is B, A is wrong.", "B"),
         ("\\boxed{A}, no, \\boxed{B}", "B"),
+        ("A: no. B: yes. The answer is B", "B"),
+        ("B, because it lies there.", "B"),
+        ("Thus, B.", "B"),
+        ("The answer is 'B'.", "B"),
+        ("#### B", "B"),
+        ("ans: B", "B"),
     ],
 )
 def test_declared_letters(text, letter):
@@ -66,6 +72,20 @@ def test_declared_letters(text, letter):
         "The answer is E.",
         "The answer is \\boxed{}",
         "Answer: A road",
+        "(B) is false",
+        "B: no, never",
+        "A) Lima B) Quito C) La Paz D) Bogota",
+        "The answer is B? No.",
+        "wrong answer: B",
+        "The incorrect option is B",
+        "I don't think the answer is B.",
+        "It is not the case that the answer is B",
+        "I doubt the answer is B.",
+        "Rule out option B.",
+        "Answer: B (or C)",
+        "Answer: B; C",
+        "Answer: B|C",
+        "Answer: B C",
     ],
 )
 def test_texts_that_declare_nothing(text):
@@ -126,6 +146,7 @@ def test_denied_letters_are_not_declared(text, letter):
         "La risposta è B",
         "Het antwoord is B",
         "Odpowiedź: B",
+        "A resposta correta é B",
     ],
 )
 def test_other_languages(text):
@@ -136,6 +157,8 @@ def test_other_languages(text):
     "text",
     [
         "答案不是B",
+        "不选B",
+        "정답은 B가 아닙니다",
         "答えはBではない",
         "Die Antwort ist nicht B.",
         "La respuesta no es B.",
@@ -149,7 +172,7 @@ def test_denials_in_other_languages(text):
 
 @pytest.mark.parametrize(
     ("text", "letter"),
-    [("5", "A"), ("The answer is 15.", "B"), ("\\boxed{0.5}", "C"), ("\\boxed{0.2}", "D"), ("7", None)],
+    [("5", "A"), ("The answer is 15.", "B"), ("\\boxed{0.5}", "C"), ("\\boxed{0.2}", "D"), ("7", None), ("-5", None)],
 )
 def test_the_options_own_text(text, letter):
     assert chosen(text, NUMBERS) == letter

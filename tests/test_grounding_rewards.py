@@ -43,6 +43,11 @@ def case(name):
         ("<think>so<answer>8</answer></think>", 0),
         ("<think>so<answer>8</think></answer>", 0),
         ("<think>so</think>8", 0),
+        ("<think>so<THINK>a</THINK></think><answer>8</answer>", 0),
+        ("<think>so</think><answer><think/>8</answer>", 0),
+        ("<think>so</think><answer >9</answer><answer>8</answer>", 0),
+        ("<think>\u200b</think><answer>8</answer>", 0),
+        ("<think>a < b > c</think><answer>1<2</answer>", 1),
         ("", 0),
     ],
 )
@@ -102,6 +107,25 @@ def test_intersection_over_union(a, b, iou):
 )
 def test_boxes_as_models_write_them(text):
     assert read_box(text) == (10, 20, 30, 40)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('["1", "2", "8", "9"]', (1, 2, 8, 9)),
+        ('{"bbox_2d": [1, 2, 8, 9], "label": "cat (2)"}', (1, 2, 8, 9)),
+        ('{"bbox_2d": [1, 2, 8, 9], "point_2d": [4, 5]}', (1, 2, 8, 9)),
+        ('{"x2": 8, "y2": 9, "x1": 1, "y1": 2}', (1, 2, 8, 9)),
+        ('{"y_min": 2, "x_min": 1, "y_max": 9, "x_max": 8}', (1, 2, 8, 9)),
+        ("left=1, top=2, right=8, bottom=9", (1, 2, 8, 9)),
+        ('{"x": 1, "y": 2, "width": 7, "height": 7}', (1, 2, 8, 9)),
+        ("x1=0, y1=0, x2=1, y2=1; no: [1, 2, 8, 9]", (1, 2, 8, 9)),
+        ('{"x1": NaN, "y1": 2, "x2": 8, "y2": 9}', None),
+        ("[1, 2, 8, 9], no: [1, 2, 8]", None),
+    ],
+)
+def test_named_coordinates_and_what_stands_beside_boxes(text, found):
+    assert read_box(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "no box", "[1, 2, 3]", '["nan", 0, 10, 10]', "[NaN, 0, 1, 1]", "in 2020, 3 cats"])

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from math_pairs import PAIRS, TEXTS
+from math_pairs import PAIRS, REVIEWED, TEXTS
 
 from branchwise.rewards.math import explain, math, ungradable
 from branchwise.rewards.mathematics import symbolic
@@ -104,7 +104,9 @@ def test_an_empty_reference_pays_nobody_and_is_reported():
 
 
 @pytest.mark.parametrize(
-    ("gold", "answer", "right"), [pair for pairs in PAIRS.values() for pair in pairs], ids=lambda value: str(value)[:40]
+    ("gold", "answer", "right"),
+    [pair for kinds in (PAIRS, REVIEWED) for pairs in kinds.values() for pair in pairs],
+    ids=lambda value: str(value)[:40],
 )
 def test_pairs_are_paid_as_they_should_be(gold, answer, right):
     assert explain(f"so \\boxed{{{answer}}}", gold)[0] == right

@@ -20,6 +20,8 @@ from branchwise.rewards.response import answer_texts
 _LETTERS = "ABCDEFGHIJ"
 """Where the data tells no options."""
 _LONGEST = 20_000
+_LABEL = re.compile(r"[\s(\[*_]*([A-Za-z])(?:[)\].:]|\s*[-–—]\s|,?\s+(?=because|since))[)\]*_]*\s*(.+)")
+_LABEL_AMID = re.compile(r"(?<!\w)[A-J][).:]\s")
 _LONE = re.compile(r"[\s(\[{*_`\"'$]*(?:option |choice )?([A-Za-z])[\s)\]}*_`\"'$.:!]*", re.IGNORECASE)
 
 
@@ -65,10 +67,13 @@ def chosen(text: str, options: Mapping[str, str] | None = None) -> str | None:
     text = unicodedata.normalize("NFKC", text[-_LONGEST:]).strip()
     marked = last_box(text) if re.search(r"\\(?:boxed|fbox)", text) else last_tagged(text)
     if marked is not None:
-        return _whole(marked, options) or _declared(marked, options)
+        return _whole(marked, options) or _declared(marked, options) or _labelled(marked, options)
     if re.search(r"\\(?:boxed|fbox)", text):
         return None
-    return _whole(text, options) or _declared(text, options) or _last_line(text, options) or _mentioned(text, options)
+    for read in (_whole, _declared, _labelled, _last_line, _mentioned):
+        if (letter := read(text, options)) is not None:
+            return letter
+    return None
 
 
 def _whole(text: str, options: Mapping[str, str]) -> str | None:
@@ -79,14 +84,23 @@ def _whole(text: str, options: Mapping[str, str]) -> str | None:
     same = [letter for letter, option in options.items() if option and _same(option, text)]
     if same:
         return same[0] if len(same) == 1 else None
-    match = re.match(r"[\s(\[*_]*([A-Za-z])(?:[)\].:]|\s*[-–—]\s)[)\]*_]*\s*(.+)", text)
+    match = _LABEL.match(text)
     if match and "\n" not in text and match[1].upper() in options:
         option = options[match[1].upper()]
-        if option and _same(option, match[2].strip(" *_")):
-            return match[1].upper()
-        if not option or not any(o and _same(o, match[2].strip(" *_")) for o in options.values()):
-            return match[1].upper() if match[1].isupper() else None
+        return match[1].upper() if option and _same(option, match[2].strip(" *_")) else None
     return None
+
+
+def _labelled(text: str, options: Mapping[str, str]) -> str | None:
+    """The letter before a line that may be its option or its reason, and is neither another's option nor a denial."""
+    match = _LABEL.match(text)
+    if match is None or "\n" in text or not match[1].isupper() or match[1] not in options:
+        return None
+    rest = match[2].strip(" *_")
+    denied = words.DENIED_AFTER.match(text[match.end(1) :]) or words.DENIED_HERE.match(rest)
+    if denied or _LABEL_AMID.search(rest) or any(option and _same(option, rest) for option in options.values()):
+        return None
+    return match[1]
 
 
 def _same(option: str, text: str) -> bool:
@@ -110,13 +124,15 @@ def _declared(text: str, options: Mapping[str, str]) -> str | None:
 
 def _denied(text: str, match: re.Match[str]) -> bool:
     before = text[max(0, match.start() - 60) : match.start()]
-    return bool(words.DENIED_BEFORE.search(before) or words.CONDITION.search(before))
+    return any(pattern.search(before) for pattern in (words.DENIED_BEFORE, words.DISBELIEVED, words.CONDITION))
 
 
 def _after(text: str, cue: re.Match[str], options: Mapping[str, str]) -> str | None:
     """What follows a cue: a letter; '' for several, which is a declaration of none; None where it declares nothing."""
     before = text[max(0, cue.start() - 60) : cue.start()]
-    if words.CONDITION.search(before) or (words.DENIED_BEFORE.search(before) and cue.re is words.WEAK):
+    if words.CONDITION.search(before) or words.DISBELIEVED.search(before):
+        return None
+    if words.DENIED_BEFORE.search(before) and cue.re is words.WEAK:
         return None
     rest = text[cue.end() : cue.end() + 300]
     denial = words.DENIED_HERE.match(rest)
@@ -134,7 +150,7 @@ def _after(text: str, cue: re.Match[str], options: Mapping[str, str]) -> str | N
 
 def _letter(rest: str, options: Mapping[str, str]) -> str | None:
     """The letter at the beginning of a text, past words that may stand before it."""
-    match = re.match(rf"{words.FILLER}([A-Za-z])(?![A-Za-zÀ-ÿ'’]|\s*[=+^])", rest, re.IGNORECASE)
+    match = re.match(rf"{words.FILLER}([A-Za-z])(?![A-Za-zÀ-ÿ]|['’][A-Za-zÀ-ÿ]|\s*[=+^])", rest, re.IGNORECASE)
     if match is None or match[1].upper() not in options:
         return None
     tail = rest[match.end() :]
@@ -176,7 +192,7 @@ def _mentioned(text: str, options: Mapping[str, str]) -> str | None:
     found: set[str] = set()
     free = text.casefold()
     for letter, option in sorted(options.items(), key=lambda item: -len(item[1])):
-        for match in list(re.finditer(rf"(?<!\w){re.escape(option.strip(' .').casefold())}(?!\w|[.,]\d)", free)):
+        for match in list(re.finditer(rf"(?<![\w.−-]){re.escape(option.strip(' .').casefold())}(?!\w|[.,/]\d|\s?%)", free)):
             before, after = free[: match.start()], free[match.end() :]
             if not (words.DENIED_BEFORE.search(before) or words.DENIED_AFTER.match(after)):
                 found.add(letter)

@@ -11,7 +11,7 @@ _ANSWER = (
     r"|الإجابة|الجواب|התשובה|उत्तर|উত্তর|答案|正解|答え|回答|解答|정답|답|คำตอบ)"
 )
 _CORRECT = (
-    r"(?:\s+(?:choice|option|is|to\s+(?:this|the)\s+(?:question|problem)|finale?|correcta?|correcte|corretta|richtige"
+    r"(?:\s+(?:choice|option|is|to\s+(?:this|the)\s+(?:question|problem)|finale?|correcta?|correcte|correta|corretta|richtige"
     rf"|final|here|seçenek|yang\s+benar|benar|đúng){_END}|\s+(?:सही|صحيحة|الصحيحة|الصحيح))*"
 )
 _IS = (
@@ -25,10 +25,10 @@ _OPTION = (
 )
 _CHOOSE = (
     r"\b(?:choose|chose|pick|select|go with|going with|went with|elijo|wähle|choisis|scelgo|it is|it's|it’s|must be|so"
-    r"|thus|hence|therefore)\b"
+    r"|thus|hence|therefore)\b,?"
 )
 
-STRONG = re.compile(rf"(?:\b|(?<=[^\x00-\x7f])){_ANSWER}{_CORRECT}{_IS}", re.IGNORECASE)
+STRONG = re.compile(rf"(?:\b|(?<=[^\x00-\x7f])){_ANSWER}{_CORRECT}{_IS}|\bans\b{_IS}|####", re.IGNORECASE)
 """`The answer is`: what follows is declared."""
 WEAK = re.compile(rf"(?:{_OPTION}{_IS}|{_CHOOSE})", re.IGNORECASE)
 """`Option`, `I choose`: what follows is declared where nothing is by stronger words."""
@@ -48,13 +48,21 @@ FILLER = (
 
 DENIED_BEFORE = re.compile(
     r"(?:\bnot|n't|n’t|\bnever|\bnein|\bnicht|\bnicht\s+die|\bkeine?|\bpas|\bno\s+es|\bno|\bnão(?:\s+é)?|\bnon(?:\s+è)?"
-    r"|\bniet|\bnie|\binte|\bikke|\bне|\bbukan|\bkhông\s+phải(?:\s+là)?|不是|不选|并非|不選|非|ليست|ليس|\bneither|\bexcept"
+    r"|\bniet|\bnie|\binte|\bikke|\bне|\bbukan|\bkhông\s+phải(?:\s+là)?|不是|不选|不|并非|不選|非|ليست|ليس|\bneither|\bexcept"
     r"|\brather\s+than|\binstead\s+of|\bunlike|\bcannot\s+be|\bcan't\s+be)"
     r"(?:\s+(?:the|a|option|choice|answer|letter|die|la|el|é|è|es|be|actually|really|correct|simply|just))*"
     r"[\s(*\"'`:]*$",
     re.IGNORECASE,
 )
 """The end of a text whose next word is denied."""
+DISBELIEVED = re.compile(
+    r"(?:\b(?:wrong|incorrect|false|doubt|reject|exclude|eliminate|rule\s+out|ruled\s+out|falsche|mauvaise|incorrecta)"
+    r"|(?:n't|n’t|\bnot)\s+(?:think|believe|say|true|clear|certain|sure|the\s+case)"
+    r"|错误的?|錯誤的?)"
+    r"(?:\s+(?:that|if|the|correct|right|best|final|option|choice|answer))*[\s(*\"'`:]*$",
+    re.IGNORECASE,
+)
+"""The end of a text that denies even what `the answer is` declares next."""
 DENIED_HERE = re.compile(
     r"\s*(?:definitely |clearly |certainly )?(?:not|n't|n’t|isn't|isn’t|is not|nicht|pas|no es|no|não é|não|non è|non"
     rf"|niet|nie jest|nie|inte|ikke|не|bukan|không phải|不是|并不是|ليست|ليس){_END}",
@@ -65,7 +73,7 @@ DENIED_AFTER = re.compile(
     r"[)*\"'`\s]*(?:(?:is|are|was|seems|looks|would be|can|could)\s*"
     r"(?:n't|n’t|not|\snever|\s?incorrect|\s?wrong|\s?false|\s?out\b)"
     r"|cannot|no es|n'est pas|ist (?:nicht|falsch)|não é|non è|не\b|不是|不对|不正确|错"
-    r"|ではない|ではありません|じゃない|이 아니|가 아니|은 아니|는 아니)",
+    r"|ではない|ではありません|じゃない|[이가은는] ?아[니닙]|\s*\?)",
     re.IGNORECASE,
 )
 """What follows a letter that is denied: `B is wrong`."""
@@ -81,8 +89,9 @@ BUT = re.compile(
 )
 """From a denied letter to the one that is declared in its place."""
 JOINED = re.compile(
-    r"[)\]*.\s]*(?:,|&|/|and|or|und|oder|et|ou|y|o|e|i|и|или|和|或|と|または)[\s(\[*]*(?:option\s+)?"
-    r"([A-J])(?![A-Za-zÀ-ÿ'’]|\s+(?:is|are|was|has|does|cannot|can't)\b)"
+    r"(?:[)\]*.\s]*\(?(?:,|;|\||\+|&|/|and|or|und|oder|et|ou|y|o|e|i|и|или|和|或|と|または)[\s(\[*]*(?:option\s+)?"
+    r"|[)\]*]*[ \t]+(?=[(\[*]*[A-J][)\]*.\s]*(?:\n|$)))"
+    r"[(\[*]*([A-J])(?![A-Za-zÀ-ÿ'’]|\s+(?:is|are|was|has|does|cannot|can't)\b)"
 )
 """From a letter to another of equal standing."""
 ARTICLE = re.compile(

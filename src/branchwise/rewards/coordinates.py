@@ -20,18 +20,49 @@ _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?"
 _NAN = re.compile(r"\bnan\b|\binf(?:inity)?\b", re.IGNORECASE)
 _SPECIAL = re.compile(r"<\|?/?[A-Za-z_]+\|?>")
 _KEY = re.compile(r"[\"']?\b[A-Za-z_]+\w*[\"']?\s*[:=]\s*")
+_QUOTED = re.compile(rf"[\"']\s*({_NUMBER})\s*[\"']")
+_CORNERS = {
+    name: corner
+    for corner, names in {
+        "x1": "x1 xmin left x", "y1": "y1 ymin top y", "x2": "x2 xmax right", "y2": "y2 ymax bottom",
+        "width": "width w", "height": "height h",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+_NAMED = re.compile(
+    rf"(?<![A-Za-z])[\"']?([xy]_?(?:1|2|min|max)|[xywh]|left|top|right|bottom|width|height)[\"']?\s*[:=]\s*({_NUMBER})",
+    re.IGNORECASE,
+)
 _GROUP = re.compile(rf"[\[(]\s*({_NUMBER}(?:\s*[,\s]\s*{_NUMBER})*)\s*[\])]")
 
 
 def read_box(text: str) -> tuple[float, ...] | None:
     """The last box in a text, as JSON, as `<box>(x1,y1),(x2,y2)</box>` or as four numbers; None where there is none."""
-    groups = _groups(text)
+    if (named := _named_box(text)) is not None:
+        return named
+    groups = [group for group in _groups(text) if len(group) > 1]
+    if [len(group) for group in groups[-2:]] == [4, 2]:  # a point within it may follow
+        groups = groups[:-1]
     if groups and len(groups[-1]) == 4:
         return groups[-1]
     if len(groups) >= 2 and len(groups[-1]) == len(groups[-2]) == 2:
         return groups[-2] + groups[-1]
     numbers = _bare(text, groups)
     return numbers if len(numbers) == 4 else None
+
+
+def _named_box(text: str) -> tuple[float, ...] | None:
+    """The last box of a text whose coordinates are named: by its corners, in any order, or by a corner and its size."""
+    text = _unmarked(text)
+    found = list(_NAMED.finditer(text))[-4:]
+    if not found or any("," in group[1] for group in _GROUP.finditer(text[found[-1].end() :])):
+        return None  # a later box has no names
+    box = {_CORNERS[match[1].lower().replace("_", "")]: float(match[2]) for match in found}
+    if box.keys() == {"x1", "y1", "x2", "y2"}:
+        return box["x1"], box["y1"], box["x2"], box["y2"]
+    if box.keys() == {"x1", "y1", "width", "height"}:
+        return box["x1"], box["y1"], box["x1"] + box["width"], box["y1"] + box["height"]
+    return None
 
 
 def read_point(text: str) -> tuple[float, ...] | None:
@@ -88,8 +119,12 @@ def _finite(value: Any) -> tuple[float, ...] | None:
     return (float(value),) if is_number else None
 
 
+def _unmarked(text: str) -> str:
+    return _QUOTED.sub(r"\1", _SPECIAL.sub(" ", (last_box(text) or text)[-_LONGEST:]))
+
+
 def _prepared(text: str) -> str:
-    text = _SPECIAL.sub(" ", (last_box(text) or text)[-_LONGEST:])
+    text = _unmarked(text)
     return _KEY.sub(lambda m: m[0] if "\n" in m[0] else " ", text)
 
 

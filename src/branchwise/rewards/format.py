@@ -28,13 +28,16 @@ def explain(text: str, tags: Sequence[str] = ("think", "answer"), opened: bool =
     """The reward of one whole response, and the reason for it."""
     text = f"<{tags[0]}>{text}" if opened else text
     for tag in tags:
+        found = re.findall(rf"<\s*/?\s*{re.escape(tag)}\b[^<>]*>", text, re.IGNORECASE)
         for mark in (f"<{tag}>", f"</{tag}>"):
-            if text.count(mark) != 1:
-                return 0.0, f"{mark} occurs {text.count(mark)} times, not once"
+            if found.count(mark) != 1:
+                return 0.0, f"{mark} occurs {found.count(mark)} times, not once"
+        if len(found) > 2:
+            return 0.0, f"more tags than <{tag}> and </{tag}>: {' '.join(found[:10])}"
     parts = re.fullmatch(r"\s*".join(["", *(f"<{tag}>(.*)</{tag}>" for tag in tags), ""]), text, re.DOTALL)
     if parts is None:
         return 0.0, "tags out of order, or text outside them"
     for tag, part in zip(tags, parts.groups()):
-        if not part.strip():
+        if not any(sign.isprintable() and not sign.isspace() for sign in part):
             return 0.0, f"<{tag}> is empty"
     return 1.0, "well-formed"

@@ -137,6 +137,7 @@ def _words(text: str) -> list[str]:
 
 _NAME = re.compile(
     r"\(?\\?[A-Za-z][A-Za-z ]{0,30}'?(?:_\{[^{}]*\}|_\w)?(?:\^\{?-1\}?)?(?: ?\([A-Za-z](?: ?, ?[A-Za-z])*\))?\)?"
+    r"|[fghpqFGHPQ](?:\^\{?-1\}?)? ?\(-?\d+\)"
 )
 _TUPLE_NAME = re.compile(r"\( ?[A-Za-z](?:_\d)?(?: ?, ?[A-Za-z](?:_\d)?)+ ?\)")
 _MEMBER = re.compile(r"([A-Za-z]) ?\\in ?(\\\{.*)")

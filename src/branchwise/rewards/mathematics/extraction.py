@@ -15,18 +15,26 @@ _LONGEST_LINE = 200
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b\s*(?:(?P<brace>\{)|(?P<bare>\d+|[A-Za-z](?![A-Za-z])))?")
 _SAID = re.compile(
     r"\banswer(?:\s+(?:is|are|equals|=|:|would be|will be|must be|should be)(?![A-Za-z])|\s*\**\s*[:=])"
-    r"|答案(?:是|为|：|:)",
+    r"|答案(?:是|为|：|:)|^\W*(?:the )?(?:final |correct )?answer\W*\n",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NEGATION = r"(?:\b(?:not|never|cannot|no longer|neither|nor|doubt|wrong|incorrect|whether)\b|n['’]t\b)"
+_UNSAID = re.compile(rf"\banswer\b[^.\n]{{0,20}}{_NEGATION}", re.IGNORECASE)
+_DENIED_BEFORE = re.compile(
+    rf"(?:{_NEGATION}|\b(?:except|excludes?|excluding|rules? out|ruled out|than)\b)[^.,;:!?\n]{{0,40}}$"
+    r"|\b(?:at (?:least|most)|minus|negative|(?:half|twice|double|triple)(?: of)?|up to|until|step|equation) *$",
     re.IGNORECASE,
 )
+_DENIED_AFTER = re.compile(rf"\W*\b(?:is|was|are|seems|can|would be|does)\b ?{_NEGATION}|\W*(?:isn|can|doesn)['’]t\b", re.I)
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|。")
-_REMARK = re.compile(r"[,;]? (?:because|since|as|which|so that|where)\b|,? (?:but|not) ")
+_REMARK = re.compile(r"[,;]? \(?(?:because|since|as|which|so that|where)\b|,?(?: and)? not |,? but ")
 _VALUE = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
 _LAST = re.compile(
     rf"-?(?:\d+\s*)?\\[dt]?frac\{{[^{{}}]*\}}\{{[^{{}}]*\}}|-?\d+ \d+/\d+(?![\d/])"
     rf"|-?(?:{_VALUE})(?:\s*/\s*(?:{_VALUE}))?(?:\s?\\?%)?"
 )
 _ENTANGLED_BEFORE = re.compile(
-    r"[\w\\^_{.(,\[]$|[\w)}\]]\s*[-+*/^×÷]\s*$|[*/^×÷<>≤≥±√]\s*$|\\[A-Za-z]+\s*$|[(\[][^()\[\]]{0,80},\s*$|\d\s+(?:to|and|or)\s+$"
+    r"[\w\\^_{.(,\[]$|[\w)}\]]\s*[-+*/^×÷]\s*$|[*/^×÷<>≤≥±√]\s*$|\\[A-Za-z]+\s*$|[(\[][^()\[\]]{0,80},\s*$|\d,\s+$|\d\s+(?:to|and|or)\s+$"
 )
 _ENTANGLED_AFTER = re.compile(
     r"[\w}^_!\])\\]|,\d|\s*[-+*/^×÷=<>≤≥±]\s*[\w\\(]|\s*(?:million|billion|thousand|hundred|dozen|or|and|to|squared)\b"
@@ -49,8 +57,10 @@ def final_answer(text: str, require_box: bool = False) -> str | None:
         return tagged
     if "####" in text:
         return text.rpartition("####")[2].strip().partition("\n")[0]
-    if said := list(_SAID.finditer(text)):
+    if said := [match for match in _SAID.finditer(text) if not _is_denied(text, match.start())]:
         return _said(text[said[-1].end() :])
+    if _SAID.search(text) or _UNSAID.search(text):
+        return None
     line = text.strip()
     if "\n" not in line and len(line) <= _LONGEST_LINE and _is_mathematics(line):
         return line
@@ -109,8 +119,9 @@ def _is_mathematics(text: str) -> bool:
 
 def _last_formula(text: str) -> str | None:
     """Mathematics between delimiters that ends the text."""
-    found = list(_MATH.finditer(text[-1000:]))
-    if not found or len(text[-1000:][found[-1].end() :].strip(" \n.!*")) > 0:
+    text = text[-1000:]
+    found = list(_MATH.finditer(text))
+    if not found or text[found[-1].end() :].strip(" \n.!*") or _is_denied(text, found[-1].start()):
         return None
     return next(filter(None, found[-1].groups()), "").strip().rstrip(".") or None
 
@@ -123,4 +134,10 @@ def _last_number(text: str) -> str | None:
         return None
     before, after = text[: numbers[-1].start()], text[numbers[-1].end() :]
     entangled = _ENTANGLED_BEFORE.search(before[-100:]) or _ENTANGLED_AFTER.match(after)
-    return None if entangled else numbers[-1][0]
+    denied = _is_denied(text, len(before)) or _DENIED_AFTER.match(after)
+    return None if entangled or denied else numbers[-1][0]
+
+
+def _is_denied(text: str, place: int) -> bool:
+    """Whether the words before a place deny what stands there, or say of it that it is more, less or another thing."""
+    return bool(_DENIED_BEFORE.search(text[max(0, place - 100) : place]))

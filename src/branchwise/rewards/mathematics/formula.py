@@ -24,6 +24,7 @@ _TOKEN = re.compile(
     r"\s+|(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d+)?|\.\d+)"
     r"|(?P<command>\\[A-Za-z]+|\\[{}|])|(?P<letters>[A-Za-z]+)|(?P<sign>\*\*|[-+*/^_()\[\]{}|!])"
 )
+_DATE = re.compile(r"\d{4}([-/])\d\d?\1\d\d?|\d\d?([-/])\d\d?\2\d{4}")
 _FUNCTIONS = {
     name: name for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "ln", "log", "exp")
 } | {
@@ -73,6 +74,8 @@ def number(value: int | Fraction) -> Node:
 
 
 def _tokens(text: str) -> list[str]:
+    if _DATE.fullmatch(text):
+        raise Unreadable("a date")
     tokens: list[str] = []
     place = brackets = 0
     while place < len(text):

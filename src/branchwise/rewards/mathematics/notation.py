@@ -15,7 +15,7 @@ _SYMBOLS = {
     "∙": r"\cdot ", "±": r"\pm ", "∓": r"\mp ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ",
     "≠": r"\ne ", "≈": r"\approx ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}",
     "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "°": r"\degree ", "⌊": r"\lfloor ",
-    "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "′": "'", "“": "", "”": "", "∖": r"\setminus ",
+    "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "′": "'", "“": "", "”": "", "⁄": "/", "∕": "/", "∖": r"\setminus ",
 } | {
     chr(code): "\\" + name + " "
     for code, name in zip(
@@ -44,6 +44,10 @@ _REWRITES = [
         (r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\s*\.?", ""),
         (r"\\(?:displaystyle|textstyle|limits|rm|bf|it|hline|tt|sf)" + _END, " "),
         (_ESCAPED + r"\\[hv]space\*?\{[^{}]*\}|\\h?phantom\s*(?:\{[^{}]*\}|[^\s\\{}])", " "),
+        (r"\.{2,}|\\(?:[lch]?dots|dots[bc])" + _END, r"\\ldots "),
+        (r"\\(?:text)?color\s*\{[^{}]*\}", ""),
+        (r"``([^`']*)''", r"\1"),
+        (r"\\pmod\s*(?:\{\s*(\w+)\s*\}|(\w))", r"(mod \1\2)"),
         (r"(?<=\d)(?:,\s*\\!\s*|\{,\}|\\[,;: ]|~)(?=\d{3}(?!\d))", ","),  # 10,\!000, 10{,}000, 10\,000
         (_ESCAPED + r"\\[!,;:]", ""),
         (_ESCAPED + r"\\ |~|\\(?:q?quad|enspace|thinspace|enskip|,)" + _END, " "),
@@ -77,6 +81,8 @@ _REWRITES = [
         (r"\\%|％| per ?cent\b(?! ?point)", "%"),
         (r"(?<=\d)\s*\\bar\s*(\d)", r"\\overline{\1}"),
         (r"\\bar\s*\{(\d+)\}", r"\\overline{\1}"),
+        (r"(?<=\.)(\d*) ?\\dot ?\{?(\d)\}?(\d*)\\dot ?\{?(\d)\}?", r"\1\\overline{\2\3\4}"),
+        (r"(?<=\.)(\d*) ?\\dot ?\{?(\d)\}?", r"\1\\overline{\2}"),
         (r"(?<=[)\]])\s*U\s*(?=[(\[])", r"\\cup "),
         (r"(?<![A-Za-z\\])(?:[Ii]nfinity|inf|oo)" + _END, r"\\infty"),
         (r"\*\*(?=[^*]*\*\*)|\*\*$|`", ""),  # Markdown
@@ -86,7 +92,7 @@ _REWRITES = [
     )
 ]
 _FONT = re.compile(rf"\\(?:{_FONTS})\s*\{{([^{{}}]*)\}}")
-_ABOUT = re.compile(r"(?:\\approx|[Aa]pproximately|[Aa]bout) +(?=[-\d\\])")
+_ABOUT = re.compile(r"(?:\\approx *|(?:[Aa]pproximately|[Aa]bout) +)(?=[-\d\\])|= ?(?=-?\d)")
 _CHOICE = re.compile(r"^\(([A-Z])\)$")
 
 
@@ -103,7 +109,7 @@ def normalise(text: str) -> str:
             break
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = text.strip().rstrip(".,;:\\").strip().strip("'\"").strip()
+    text = _unquoted(text.strip().rstrip(".,;:\\").strip())
     text = text[match.end() :] if (match := _ABOUT.match(text)) else text
     while text.startswith("{") and _closes_at_end(text):
         text = text[1:-1].strip().rstrip(".,;:")
@@ -145,6 +151,13 @@ def _without_font(match: re.Match[str]) -> str:
     if content in _SINGLE_UNITS and (before.isdigit() or before in ("}", ")")):
         return f" {_SINGLE_UNITS[content]} "
     return f" {content} " if len(content) > 1 else content
+
+
+def _unquoted(text: str) -> str:
+    """Without the quotes around it; an apostrophe at its end alone is a prime, and means something."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1].strip().rstrip(".,;:\\")
+    return text.strip()
 
 
 def _closes_at_end(text: str) -> bool:

@@ -38,10 +38,13 @@ _SCALES = frozenset(
     sixth seventh eighth ninth tenth hundredth thousandth squared cubed plus minus times over more less mod modulo
     score gross pair couple double triple twice ten root power factorial choose base not nor no than least most about
     approximately roughly nearly almost remainder negative point divided multiplied by log ln sin cos tan k thousandths
-    percentage percent points bn mn wrong false incorrect if when where is isn't infinity each
+    percentage percent points bn mn wrong false incorrect if when where is isn't infinity each fewer bigger smaller
+    larger higher lower greater inverse reciprocal negated doubled halved tripled impossible invalid undefined unknown
+    none grand lakh crore googol myriad twelfth
     """)
 ) | frozenset(_WORD_NUMBERS)
 """Words that change a number, and so are no units."""
+_SCALED = re.compile("illions?$|(?:teen|tie|eleven|hundred|million|billion)ths?$")
 _SYNONYMS = {
     synonym: unit
     for unit, synonyms in {
@@ -69,6 +72,7 @@ _PLAIN = re.compile(
 )
 _DEGREES = re.compile(r"(?P<core>.*[\d)}]) ?\\degree ?(?P<scale>[CF]?)")
 _TRIGONOMETRY = re.compile("sin|cos|tan|cot|sec|csc")
+_RATE = re.compile(r"(?: per |/| an? | each )([A-Za-z]+)$")
 _CURRENCY = re.compile(r"(?P<sign>-?) ?(?P<unit>[$€£¥₹]) ?(?P<core>.+)")
 
 
@@ -102,9 +106,11 @@ def read_quantity(text: str) -> Quantity | None:
         core, unit = match["core"], {"C": "celsius", "F": "fahrenheit"}.get(match["scale"], "degree")
     elif core[:1] in "-$€£¥₹" and (match := _CURRENCY.fullmatch(core)):
         core, unit = match["sign"] + match["core"], _canonical(match["unit"])
+        core, per = _RATE.sub("", core), _RATE.search(core)
         core, again = _split_unit(core)
         if again and again != unit:
             return None
+        unit += f"/{per[1].lower()}" if per else ""
     elif core.endswith(("$", "€", "£", "¥", "₹", "¢")):
         core, unit = core[:-1].rstrip(), _canonical(core[-1])
     percent = core.endswith("%")
@@ -163,7 +169,7 @@ def _split_unit(text: str) -> tuple[str, str]:
 
 
 def _are_units(words: list[str]) -> bool:
-    return not any(word in _SCALES or word.removesuffix("s") in _SCALES for word in words)
+    return not any(_SCALED.search(word) or word in _SCALES or word.removesuffix("s") in _SCALES for word in words)
 
 
 def _canonical(unit: str) -> str:
@@ -196,7 +202,7 @@ def _hundredth(node: Node) -> Node:
 
 _BASED = re.compile(
     r"(?P<sign>-?)(?P<open>\()?(?P<digits>[0-9A-Z][0-9A-Z ]*(?:\.[0-9A-Z]+)?)(?(open)\)) ?"
-    r"(?:_ ?\{? ?(?:base ?)?|\(? ?base[ -]?)(?P<base>\d{1,2}|[a-z]+) ?\}?\)?"
+    r"(?:_ ?\{? ?\(?(?:base ?)?|\(? ?base[ -]?)(?P<base>\d{1,2}|[a-z]+)\)? ?\}?\)?"
 )
 _PREFIXED = re.compile(r"0(?P<prefix>[xbo])(?P<digits>[0-9A-Fa-f]+)")
 _BASES = _WORD_NUMBERS | {"sixteen": 16, "twelve": 12}

@@ -41,13 +41,17 @@ def read_chain(text: str) -> Chain | None:
 
 
 def same_equation(gold: Chain, given: Chain) -> bool:
-    """Whether one equation is the other times a constant."""
+    """Whether one equation is the other times a constant; where the reference is solved, so must the answer be."""
+    if _is_solved(gold) and not _is_solved(given):
+        return False
     a, b = (_difference(*chain.sides) if chain.signs == ("=",) else None for chain in (gold, given))
     return a is not None and b is not None and bool(letters(a)) and same_up_to_factor(a, b, positive=False)
 
 
 def same_inequality(gold: Chain, given: Chain) -> bool:
-    """Whether each inequality of a chain is the other's times a positive constant."""
+    """Whether each inequality of a chain is the other's times a positive constant; solved as the reference is."""
+    if _is_solved(gold) and not _is_solved(given):
+        return False
     a, b = _ascending(gold), _ascending(given)
     if a is None or b is None or a.signs != b.signs:
         return False
@@ -58,6 +62,14 @@ def same_inequality(gold: Chain, given: Chain) -> bool:
         if not same_up_to_factor(left, right, positive=not either_side):
             return False
     return True
+
+
+def _is_solved(chain: Chain) -> bool:
+    """A letter and its constant, as `x = 5` or `x > 3`: what is yet to be solved, such as the question, is no answer."""
+    sides = [read_formula(side) for side in chain.sides]
+    if len(sides) != 2 or None in sides:
+        return False
+    return any(a and b and a[0] == "letter" and not letters(b) for a, b in (sides, sides[::-1]))
 
 
 def _ascending(chain: Chain) -> Chain | None:
