@@ -111,8 +111,10 @@ def grade(
     except BrokenPipeError:  # whoever reads has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{error.filename or out or 'standard output'}: {error.strerror}") from None
     if not summary["rows"]:
         raise ConfigError(f"{file}: no rows; a JSON object a line is expected")
     if sys.stderr.isatty():

@@ -6,11 +6,17 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-_TAG = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
+_TAG = re.compile(
+    r"[<\[◁](?P<closing>/)?(?:seed:)?(?:think|thinking|thought|reasoning|scratchpad)\s*[>\]▷]"
+    r"|<\|(?:begin|(?P<end>end))_of_thought\|>",
+    re.IGNORECASE,
+)
+_OTHERS = ("system", "user", "tool")
+"""Roles that are not the model's."""
 
 
 def texts(completions: Sequence[Any]) -> list[str]:
-    """Completions as texts; of messages (TRL's chat form), the contents joined."""
+    """Completions as texts; of messages (TRL's chat form), the model's own contents joined."""
     return [text if isinstance(text, str) else _joined(text) for text in completions]
 
 
@@ -24,13 +30,14 @@ def after_thought(text: str) -> str:
     tags = list(_TAG.finditer(text))
     if not tags:
         return text
-    return text[tags[-1].end() :] if tags[-1][1] else ""
+    return text[tags[-1].end() :] if tags[-1]["closing"] or tags[-1]["end"] else ""
 
 
 def _joined(messages: Any) -> str:
     if not isinstance(messages, Sequence):
         return "" if messages is None else str(messages)
-    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    own = (message for message in messages if isinstance(message, dict) and message.get("role") not in _OTHERS)
+    contents = [message.get("content") for message in own]
     return "\n".join(_content(content) for content in contents)
 
 

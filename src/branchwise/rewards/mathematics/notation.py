@@ -15,7 +15,8 @@ _SYMBOLS = {
     "∙": r"\cdot ", "±": r"\pm ", "∓": r"\mp ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ",
     "≠": r"\ne ", "≈": r"\approx ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}",
     "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "°": r"\degree ", "⌊": r"\lfloor ",
-    "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "′": "'", "“": "", "”": "", "⁄": "/", "∕": "/", "∖": r"\setminus ",
+    "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "′": "'", "“": "", "”": "", "⁄": "/", "∕": "/",
+    "∖": r"\setminus ",
 } | {
     chr(code): "\\" + name + " "
     for code, name in zip(
@@ -26,7 +27,8 @@ _SYMBOLS = {
         ),
     )
 }  # fmt: skip
-_UNICODE = str.maketrans(_SYMBOLS)
+_INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u202c\u2060\ufeff"
+_UNICODE = str.maketrans(_SYMBOLS | dict.fromkeys(_INVISIBLE, ""))
 _FONTS = (
     "text|textbf|textit|textrm|textnormal|textsf|textsc|mbox|mathrm|mathbf|mathit|mathsf|mathcal|operatorname|emph"
     "|ensuremath|boldsymbol|bm|pmb|underline"
