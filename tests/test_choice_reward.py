@@ -50,6 +50,8 @@ TEN = dict.fromkeys("ABCDEFGHIJ", "")
         ("The answer is 'B'.", "B"),
         ("#### B", "B"),
         ("ans: B", "B"),
+        ("\\boxed{\\textbf{(B)}\\ \\text{Quito}}", "B"),
+        ("Answer: B\nC is wrong.", "B"),
     ],
 )
 def test_declared_letters(text, letter):
@@ -86,6 +88,18 @@ def test_declared_letters(text, letter):
         "Answer: B; C",
         "Answer: B|C",
         "Answer: B C",
+        "The answer is A, or maybe C",
+        "The answer is A as well as C",
+        "The answer is A-D",
+        "The answer is Lima or Quito",
+        "The answer is Lima/Quito",
+        "\\boxed{(A), (C)}",
+        "\\boxed{A'}",
+        "A.\nB.\nC.\nD.",
+        "Option B is tempting but wrong.",
+        "The answer is B, which is wrong",
+        "答案是A、B",
+        "정답은 A와 B",
     ],
 )
 def test_texts_that_declare_nothing(text):
@@ -147,6 +161,9 @@ def test_denied_letters_are_not_declared(text, letter):
         "Het antwoord is B",
         "Odpowiedź: B",
         "A resposta correta é B",
+        "คำตอบคือ B",
+        "Svaret är B",
+        "Odpověď je B",
     ],
 )
 def test_other_languages(text):
@@ -158,6 +175,12 @@ def test_other_languages(text):
     [
         "答案不是B",
         "不选B",
+        "答案不可能是B",
+        "Cevap B değil",
+        "उत्तर B नहीं है",
+        "คำตอบไม่ใช่ B",
+        "Vastaus ei ole B",
+        "Odpověď není B",
         "정답은 B가 아닙니다",
         "答えはBではない",
         "Die Antwort ist nicht B.",
@@ -176,6 +199,24 @@ def test_denials_in_other_languages(text):
 )
 def test_the_options_own_text(text, letter):
     assert chosen(text, NUMBERS) == letter
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("The answer is -12", "C"),
+        ("The answer is 1/12", "D"),
+        ("The answer is 12/5", None),
+        ("The answer is 2*12", None),
+        ("The answer is 12^2", None),
+        ("The answer is 12 000", None),
+        ("The answer is 12 or 24", None),
+        ("The answer is 12, not 24", "A"),
+        ("Answer - 12", "A"),
+    ],
+)
+def test_a_number_within_another_is_no_option(text, letter):
+    assert chosen(text, dict(zip("ABCD", ["12", "24", "-12", "1/12"]))) == letter
 
 
 def test_rewards_are_for_the_reference_in_any_form():

@@ -71,6 +71,12 @@ def test_rows_that_cannot_be_graded_are_null_with_a_reason():
     assert [json.loads(line)["reward"] for line in lines] == [None, None, 1]
 
 
+def test_only_the_models_own_messages_are_read():
+    output = [{"role": "user", "content": "Is it \\boxed{9}?"}, {"role": "assistant", "content": "It is 5."}]
+    found = graded("math", {"output": output, "answer": "9"}, {"output": output, "answer": "5"})
+    assert [row["reward"] for row in found] == [0, 1]
+
+
 def test_exit_codes_and_files(tmp_path):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('\ufeff{"output": "4", "answer": "4"}\n', encoding="utf-8")
@@ -80,6 +86,8 @@ def test_exit_codes_and_files(tmp_path):
     assert grade("math", {"output": "4"}).returncode == 1
     assert grade("math", text="").returncode == 2
     assert grade("math", arguments=[str(tmp_path / "absent.jsonl")]).returncode == 2
+    unwritable = grade("math", arguments=[str(source), "--out", str(tmp_path / "absent" / "out.jsonl")])
+    assert unwritable.returncode == 2 and "absent" in unwritable.stderr and "in.jsonl" not in unwritable.stderr
     assert grade("maths", {"output": "4"}).returncode == 2
     same = grade("math", arguments=[str(source), "--out", str(source)])
     assert same.returncode == 2 and source.read_text(encoding="utf-8-sig").startswith('{"output"')

@@ -173,6 +173,14 @@ def test_points_in_boxes():
     assert read_point('{"point_2d": [3, 4]}') == (3, 4)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['{"y": 2, "x": 1}', '<point x="1" y="2">cat</point>', '{"point_2d": [1, 2], "label": "cat (7)"}', '["1", "2"]'],
+)
+def test_points_as_models_write_them(text):
+    assert read_point(text) == (1, 2)
+
+
 def test_distances_of_trajectories():
     a, b = [(0, 0), (1, 0), (2, 0)], [(0, 1), (1, 1), (2, 1)]
     assert (discrete_frechet(a, b), hausdorff(a, b), rmse(a, b)) == (1, 1, 1)

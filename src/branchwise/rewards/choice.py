@@ -21,7 +21,11 @@ _LETTERS = "ABCDEFGHIJ"
 """Where the data tells no options."""
 _LONGEST = 20_000
 _LABEL = re.compile(r"[\s(\[*_]*([A-Za-z])(?:[)\].:]|\s*[-–—]\s|,?\s+(?=because|since))[)\]*_]*\s*(.+)")
-_LABEL_AMID = re.compile(r"(?<!\w)[A-J][).:]\s")
+_LABEL_AMID = re.compile(r"(?<!\w)(?:[A-J][).:]\s|\([A-J]\)|[,;&] ?[A-J]\b)")
+_COMMAND = re.compile(r"\\(?:text|textbf|mathbf|mathrm)\s*\{([^{}]*)\}|\\(?:[ ,;:!]|q?quad\b)")
+_OPTION_START, _OPTION_END = r"(?<![\w.−*/^+-])", r"(?!\w|[.,]\d|\s?[/^*+×]|-\w|\s\d|\s?%)"
+"""Of an option's text within another: 12 is not in -12, 12/5 or 1/12."""
+_LAST = re.compile(r"[\s(\[*_`\"'$]*([A-J])[\s)\]*_`\"'$.!:]*")
 _LONE = re.compile(r"[\s(\[{*_`\"'$]*(?:option |choice )?([A-Za-z])[\s)\]}*_`\"'$.:!]*", re.IGNORECASE)
 
 
@@ -67,6 +71,7 @@ def chosen(text: str, options: Mapping[str, str] | None = None) -> str | None:
     text = unicodedata.normalize("NFKC", text[-_LONGEST:]).strip()
     marked = last_box(text) if re.search(r"\\(?:boxed|fbox)", text) else last_tagged(text)
     if marked is not None:
+        marked = _COMMAND.sub(lambda m: m[1] or " ", marked)
         return _whole(marked, options) or _declared(marked, options) or _labelled(marked, options)
     if re.search(r"\\(?:boxed|fbox)", text):
         return None
@@ -78,8 +83,8 @@ def chosen(text: str, options: Mapping[str, str] | None = None) -> str | None:
 
 def _whole(text: str, options: Mapping[str, str]) -> str | None:
     """A text that is a letter, an option, or a letter before its option."""
-    text = re.sub(r"\\(?:text|textbf|mathbf|mathrm)\s*\{([^{}]*)\}", r"\1", text).strip()
-    if (match := _LONE.fullmatch(text)) and match[1].upper() in options:
+    text = _COMMAND.sub(lambda m: m[1] or " ", text).strip()
+    if (match := _LONE.fullmatch(text)) and match[1].upper() in options and text.count("'") != 1:
         return match[1].upper()
     same = [letter for letter, option in options.items() if option and _same(option, text)]
     if same:
@@ -97,7 +102,8 @@ def _labelled(text: str, options: Mapping[str, str]) -> str | None:
     if match is None or "\n" in text or not match[1].isupper() or match[1] not in options:
         return None
     rest = match[2].strip(" *_")
-    denied = words.DENIED_AFTER.match(text[match.end(1) :]) or words.DENIED_HERE.match(rest)
+    tail = text[match.end(1) :]
+    denied = words.DENIED_AFTER.match(tail) or words.DENIED_HERE.match(rest) or words.JOINED.match(tail)
     if denied or _LABEL_AMID.search(rest) or any(option and _same(option, rest) for option in options.values()):
         return None
     return match[1]
@@ -167,22 +173,29 @@ def _letter(rest: str, options: Mapping[str, str]) -> str | None:
 
 
 def _option_at(rest: str, options: Mapping[str, str]) -> str | None:
-    """The option whose text stands at the beginning, the longest of several."""
+    """The option whose text stands at the beginning, the longest of several; '' where another is joined to it."""
     start = re.match(r"[\s:：*_`\"'“”$(]*(?:(?:the|a|an|that|la|el|le|die|der|das)\s+)?", rest, re.IGNORECASE)
     text = rest[start.end() if start else 0 :].casefold()
-    fits = [
-        (len(option), letter)
-        for letter, option in options.items()
-        if option and re.match(rf"{re.escape(option.strip(' .').casefold())}(?!\w|[.,]\d)", text)
-    ]
-    return max(fits)[1] if fits else None
+    fits = _options_at(text, options)
+    if not fits:
+        return None
+    length, letter = max(fits)
+    other = re.match(rf"{words.JOIN}(?:the\s+)?", text[length:])
+    return "" if other and _options_at(text[length + other.end() :], options) else letter
+
+
+def _options_at(text: str, options: Mapping[str, str]) -> list[tuple[int, str]]:
+    """The options that a text in lower case begins with: their lengths and letters."""
+    texts = {letter: option.strip(" .").casefold() for letter, option in options.items()}
+    return [(len(o), letter) for letter, o in texts.items() if o and re.match(re.escape(o) + _OPTION_END, text)]
 
 
 def _last_line(text: str, options: Mapping[str, str]) -> str | None:
-    """A letter alone on the last line, or as the last sentence."""
+    """A letter alone on the last line, or as the last sentence, where no other letter has a line of its own."""
     last = re.split(r"[.!?。]\s+|\n", text.strip())[-1]
-    match = re.fullmatch(r"[\s(\[*_`\"'$]*([A-J])[\s)\]*_`\"'$.!]*", last)
-    return match[1] if match and match[1] in options else None
+    match = _LAST.fullmatch(last)
+    alone = {found[1] for line in text.splitlines() if (found := _LAST.fullmatch(line))}
+    return match[1] if match and match[1] in options and alone <= {match[1]} else None
 
 
 def _mentioned(text: str, options: Mapping[str, str]) -> str | None:
@@ -192,7 +205,7 @@ def _mentioned(text: str, options: Mapping[str, str]) -> str | None:
     found: set[str] = set()
     free = text.casefold()
     for letter, option in sorted(options.items(), key=lambda item: -len(item[1])):
-        for match in list(re.finditer(rf"(?<![\w.−-]){re.escape(option.strip(' .').casefold())}(?!\w|[.,/]\d|\s?%)", free)):
+        for match in list(re.finditer(_OPTION_START + re.escape(option.strip(" .").casefold()) + _OPTION_END, free)):
             before, after = free[: match.start()], free[match.end() :]
             if not (words.DENIED_BEFORE.search(before) or words.DENIED_AFTER.match(after)):
                 found.add(letter)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _END = "(?![A-Za-zÀ-ÿ])"
-_ANSWER = (
+_ANSWER = unicodedata.normalize(  # as the texts are
+    "NFKC",
     r"(?:answer|answers|antwort|lösung|réponse|reponse|respuesta|resposta|risposta|antwoord|odpowied[źz]|odpověď|svar"
     r"|svaret|vastaus|válasz|răspunsul|cevap|yanıt|jawaban(?:nya)?|jawapan|đáp án|câu trả lời|ответ|відповідь|απάντηση"
-    r"|الإجابة|الجواب|התשובה|उत्तर|উত্তর|答案|正解|答え|回答|解答|정답|답|คำตอบ)"
+    r"|الإجابة|الجواب|התשובה|उत्तर|উত্তর|答案|正解|答え|回答|解答|정답|답|คำตอบ)",
 )
 _CORRECT = (
     r"(?:\s+(?:choice|option|is|to\s+(?:this|the)\s+(?:question|problem)|finale?|correcta?|correcte|correta|corretta|richtige"
     rf"|final|here|seçenek|yang\s+benar|benar|đúng){_END}|\s+(?:सही|صحيحة|الصحيحة|الصحيح))*"
 )
 _IS = (
-    r"(?:\s*(?:is|are|was|would\s+be|should\s+be|must\s+be|will\s+be|ist|lautet|wäre|est|es|sería|é|è|sarà|jest|brzmi"
+    r"(?:\s*(?:is|are|was|would\s+be|should\s+be|must\s+be|will\s+be|ist|lautet|wäre|est|es|sería|é|è|sarà|jest|brzmi|je"
     rf"|to|är|er|on|este|là|adalah|ialah){_END}"
-    r"|\s*(?:είναι|هي|هو|היא|है|হল|是|为|為|应为|应该是|は|が|은|는|คือ|[:：=\-–—])){0,3}"
+    r"|\s*(?:είναι|هي|هو|היא|है|হল|是|为|為|应为|应该是|は|が|은|는|คือ|[:：=]|[-–—](?=\s))){0,3}"
 )
 _OPTION = (
     r"(?:option|choice|opción|opcion|opção|opzione|optie|opcja|alternative|alternativa|вариант|pilihan"
@@ -28,7 +30,7 @@ _CHOOSE = (
     r"|thus|hence|therefore)\b,?"
 )
 
-STRONG = re.compile(rf"(?:\b|(?<=[^\x00-\x7f])){_ANSWER}{_CORRECT}{_IS}|\bans\b{_IS}|####", re.IGNORECASE)
+STRONG = re.compile(rf"(?:\b|(?<=[^\x00-\x7f])){_ANSWER}{_END}{_CORRECT}{_IS}|\bans\b{_IS}|####", re.IGNORECASE)
 """`The answer is`: what follows is declared."""
 WEAK = re.compile(rf"(?:{_OPTION}{_IS}|{_CHOOSE})", re.IGNORECASE)
 """`Option`, `I choose`: what follows is declared where nothing is by stronger words."""
@@ -65,7 +67,8 @@ DISBELIEVED = re.compile(
 """The end of a text that denies even what `the answer is` declares next."""
 DENIED_HERE = re.compile(
     r"\s*(?:definitely |clearly |certainly )?(?:not|n't|n’t|isn't|isn’t|is not|nicht|pas|no es|no|não é|não|non è|non"
-    rf"|niet|nie jest|nie|inte|ikke|не|bukan|không phải|不是|并不是|ليست|ليس){_END}",
+    rf"|niet|nie jest|nie|inte|ikke|не|bukan|không phải(?: là)?|不是|并不是|不可能是|不应该是|ليست|ليس"
+    rf"|to nie|ei ole|nem|není|nu(?: este)?|δεν είναι|ไม่ใช่){_END}",
     re.IGNORECASE,
 )
 """The beginning of a text that denies what follows: after `the answer is`, `not B`."""
@@ -73,7 +76,8 @@ DENIED_AFTER = re.compile(
     r"[)*\"'`\s]*(?:(?:is|are|was|seems|looks|would be|can|could)\s*"
     r"(?:n't|n’t|not|\snever|\s?incorrect|\s?wrong|\s?false|\s?out\b)"
     r"|cannot|no es|n'est pas|ist (?:nicht|falsch)|não é|non è|не\b|不是|不对|不正确|错"
-    r"|ではない|ではありません|じゃない|[이가은는] ?아[니닙]|\s*\?)",
+    r"|नहीं|değil|,? which (?:is|was) (?:not|wrong|incorrect|false)|(?:is|seems|looks)\b[^.,!?\n]{0,30}\bbut"
+    r" (?:is |was )?(?:not|wrong|incorrect|false)|ではない|ではありません|じゃない|[이가은는] ?아[니닙]|\s*\?)",
     re.IGNORECASE,
 )
 """What follows a letter that is denied: `B is wrong`."""
@@ -88,9 +92,13 @@ BUT = re.compile(
     re.IGNORECASE,
 )
 """From a denied letter to the one that is declared in its place."""
+JOIN = (
+    r"(?:[)\]*.\s]*\(?(?:as well as|,|;|、|\||\+|&|/|and|or|und|oder|et|ou|y|o|e|i|и|или|和|或|と|または|か|또는|와|과)"
+    r"(?:\s+(?:and|or|also|maybe|perhaps|possibly|option))*[\s(\[*]*|\s?(?:[-–—]|\.{3}|through|to)\s?)"
+)
+"""What joins two answers to one that is none."""
 JOINED = re.compile(
-    r"(?:[)\]*.\s]*\(?(?:,|;|\||\+|&|/|and|or|und|oder|et|ou|y|o|e|i|и|или|和|或|と|または)[\s(\[*]*(?:option\s+)?"
-    r"|[)\]*]*[ \t]+(?=[(\[*]*[A-J][)\]*.\s]*(?:\n|$)))"
+    rf"(?:{JOIN}|[)\]*]*[ \t]+(?=[(\[*]*[A-J][)\]*.\s]*(?:\n|$)))"
     r"[(\[*]*([A-J])(?![A-Za-zÀ-ÿ'’]|\s+(?:is|are|was|has|does|cannot|can't)\b)"
 )
 """From a letter to another of equal standing."""

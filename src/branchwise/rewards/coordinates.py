@@ -53,11 +53,7 @@ def read_box(text: str) -> tuple[float, ...] | None:
 
 def _named_box(text: str) -> tuple[float, ...] | None:
     """The last box of a text whose coordinates are named: by its corners, in any order, or by a corner and its size."""
-    text = _unmarked(text)
-    found = list(_NAMED.finditer(text))[-4:]
-    if not found or any("," in group[1] for group in _GROUP.finditer(text[found[-1].end() :])):
-        return None  # a later box has no names
-    box = {_CORNERS[match[1].lower().replace("_", "")]: float(match[2]) for match in found}
+    box = _named(text, 4)
     if box.keys() == {"x1", "y1", "x2", "y2"}:
         return box["x1"], box["y1"], box["x2"], box["y2"]
     if box.keys() == {"x1", "y1", "width", "height"}:
@@ -65,9 +61,21 @@ def _named_box(text: str) -> tuple[float, ...] | None:
     return None
 
 
+def _named(text: str, count: int) -> dict[str, float]:
+    """The last named coordinates; none where a later place has no names."""
+    text = (last_box(text) or text)[-_LONGEST:].replace('"', "")
+    found = list(_NAMED.finditer(text))[-count:]
+    if not found or any("," in group[1] for group in _GROUP.finditer(text[found[-1].end() :])):
+        return {}
+    return {_CORNERS[match[1].lower().replace("_", "")]: float(match[2]) for match in found}
+
+
 def read_point(text: str) -> tuple[float, ...] | None:
     """The last point in a text; None where there is none."""
-    groups = _groups(text)
+    named = _named(text, 2)
+    if named.keys() == {"x1", "y1"}:
+        return named["x1"], named["y1"]
+    groups = [group for group in _groups(text) if len(group) > 1]
     if groups:
         return groups[-1] if len(groups[-1]) == 2 else None
     numbers = _bare(text, groups)
@@ -119,12 +127,8 @@ def _finite(value: Any) -> tuple[float, ...] | None:
     return (float(value),) if is_number else None
 
 
-def _unmarked(text: str) -> str:
-    return _QUOTED.sub(r"\1", _SPECIAL.sub(" ", (last_box(text) or text)[-_LONGEST:]))
-
-
 def _prepared(text: str) -> str:
-    text = _unmarked(text)
+    text = _QUOTED.sub(r"\1", _SPECIAL.sub(" ", (last_box(text) or text)[-_LONGEST:]))
     return _KEY.sub(lambda m: m[0] if "\n" in m[0] else " ", text)
 
 

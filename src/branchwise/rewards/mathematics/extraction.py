@@ -25,7 +25,9 @@ _DENIED_BEFORE = re.compile(
     r"|\b(?:at (?:least|most)|minus|negative|(?:half|twice|double|triple)(?: of)?|up to|until|step|equation) *$",
     re.IGNORECASE,
 )
-_DENIED_AFTER = re.compile(rf"\W*\b(?:is|was|are|seems|can|would be|does)\b ?{_NEGATION}|\W*(?:isn|can|doesn)['’]t\b", re.I)
+_DENIED_AFTER = re.compile(
+    rf"\W*\b(?:is|was|are|seems|can|would be|does)\b ?{_NEGATION}|\W*(?:isn|can|doesn)['’]t\b", re.I
+)
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|。")
 _REMARK = re.compile(r"[,;]? \(?(?:because|since|as|which|so that|where)\b|,?(?: and)? not |,? but ")
 _VALUE = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
