@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,12 @@ def test_named_coordinates_and_what_stands_beside_boxes(text, found):
 @pytest.mark.parametrize("text", ["", "no box", "[1, 2, 3]", '["nan", 0, 10, 10]', "[NaN, 0, 1, 1]", "in 2020, 3 cats"])
 def test_texts_without_a_box(text):
     assert read_box(text) is None
+
+
+def test_long_words_take_no_time():
+    start = time.perf_counter()
+    assert read_box("A" * 100_000) is None
+    assert time.perf_counter() - start < 1
 
 
 def test_box_rewards():

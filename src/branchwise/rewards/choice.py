@@ -20,6 +20,7 @@ from branchwise.rewards.response import answer_texts
 _LETTERS = "ABCDEFGHIJ"
 """Where the data tells no options."""
 _LONGEST = 20_000
+_MOST_CUES = 500
 _LABEL = re.compile(r"[\s(\[*_]*([A-Za-z])(?:[)\].:]|\s*[-–—]\s|,?\s+(?=because|since))[)\]*_]*\s*(.+)")
 _LABEL_AMID = re.compile(r"(?<!\w)(?:[A-J][).:]\s|\([A-J]\)|[,;&] ?[A-J]\b)")
 _COMMAND = re.compile(r"\\(?:text|textbf|mathbf|mathrm)\s*\{([^{}]*)\}|\\(?:[ ,;:!]|q?quad\b)")
@@ -120,7 +121,7 @@ def _declared(text: str, options: Mapping[str, str]) -> str | None:
     """The last declared letter; `the answer is` before weaker words such as `option`."""
     verdicts = [m for m in words.VERDICT.finditer(text) if m[1] in options and not _denied(text, m)]
     for cue, others in ((words.STRONG, verdicts), (words.WEAK, [])):
-        found = [(m.end(), _after(text, m, options)) for m in cue.finditer(text)]
+        found = [(m.end(), _after(text, m, options)) for m in list(cue.finditer(text))[-_MOST_CUES:]]
         found += [(m.end(), m[1]) for m in others]
         declared = [letter for _, letter in sorted(found, key=lambda pair: pair[0]) if letter is not None]
         if declared:

@@ -19,7 +19,7 @@ _MOST_POINTS = 500
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?"
 _NAN = re.compile(r"\bnan\b|\binf(?:inity)?\b", re.IGNORECASE)
 _SPECIAL = re.compile(r"<\|?/?[A-Za-z_]+\|?>")
-_KEY = re.compile(r"[\"']?\b[A-Za-z_]+\w*[\"']?\s*[:=]\s*")
+_KEY = re.compile(r"[\"']?\b[A-Za-z_]\w*[\"']?\s*[:=]\s*")
 _QUOTED = re.compile(rf"[\"']\s*({_NUMBER})\s*[\"']")
 _CORNERS = {
     name: corner

@@ -28,7 +28,7 @@ def explain(text: str, tags: Sequence[str] = ("think", "answer"), opened: bool =
     """The reward of one whole response, and the reason for it."""
     text = f"<{tags[0]}>{text}" if opened else text
     for tag in tags:
-        found = re.findall(rf"<\s*/?\s*{re.escape(tag)}\b[^<>]*>", text, re.IGNORECASE)
+        found = re.findall(rf"<\s*(?:/\s*)?{re.escape(tag)}\b[^<>]*>", text, re.IGNORECASE)
         for mark in (f"<{tag}>", f"</{tag}>"):
             if found.count(mark) != 1:
                 return 0.0, f"{mark} occurs {found.count(mark)} times, not once"

@@ -126,7 +126,7 @@ def _same_words(gold: str, given: str) -> bool:
 
 def _words(text: str) -> list[str]:
     """Of a text of words alone, in lower case, without an article before them."""
-    words = re.sub(r"[-'’]", " ", text).casefold().split()
+    words = re.sub(r"(?<=[^\W\d])[-'’](?=[^\W\d])", " ", text).casefold().split()
     if words and words[0] in ("the", "a", "an") and len(words) > 1:
         words = words[1:]
     return words if len("".join(words)) > 1 and all(map(str.isalnum, words)) else []

@@ -12,10 +12,10 @@ from branchwise.rewards.mathematics.relations import read_chain
 from branchwise.rewards.mathematics.structure import read_matrix, read_parts
 
 _LONGEST_LINE = 200
-_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b\s*(?:(?P<brace>\{)|(?P<bare>\d+|[A-Za-z](?![A-Za-z])))?")
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*(?:(?P<brace>\{)|(?P<bare>\d+|[A-Za-z](?![A-Za-z])))?")
 _SAID = re.compile(
     r"\banswer(?:\s+(?:is|are|equals|=|:|would be|will be|must be|should be)(?![A-Za-z])|\s*\**\s*[:=])"
-    r"|答案(?:是|为|：|:)|^\W*(?:the )?(?:final |correct )?answer\W*\n",
+    r"|答案(?:是|为|：|:)|^[^\w\n]*(?:the )?(?:final |correct )?answer[^\w\n]*\n",
     re.IGNORECASE | re.MULTILINE,
 )
 _NEGATION = r"(?:\b(?:not|never|cannot|no longer|neither|nor|doubt|wrong|incorrect|whether)\b|n['’]t\b)"
@@ -30,6 +30,7 @@ _DENIED_AFTER = re.compile(
 )
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|。")
 _REMARK = re.compile(r"[,;]? \(?(?:because|since|as|which|so that|where)\b|,?(?: and)? not |,? but ")
+_ADVERB = re.compile(r"(?:therefore|thus|then|clearly|simply|exactly|just|equal to|given by)[, ]+")
 _VALUE = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
 _LAST = re.compile(
     rf"-?(?:\d+\s*)?\\[dt]?frac\{{[^{{}}]*\}}\{{[^{{}}]*\}}|-?\d+ \d+/\d+(?![\d/])"
@@ -103,7 +104,7 @@ def reference_text(reference: Any) -> str:
 
 def _said(rest: str) -> str:
     """The value at the beginning of a text, without what is remarked on it."""
-    rest = rest[:1000].lstrip(" \n:=*_")
+    rest = _ADVERB.sub("", rest[:1000].lstrip(" \n:=*_"))
     sentence = _SENTENCE_END.split(rest)[0].rstrip(" *_!")
     return _REMARK.split(sentence)[0].rstrip(" *_,;")
 
@@ -111,7 +112,7 @@ def _said(rest: str) -> str:
 def _is_mathematics(text: str) -> bool:
     """Whether a text reads as an answer and holds no prose."""
     answer = normalise(text)
-    if re.search(r"[A-Za-z]{3}", re.sub(r"\\[A-Za-z]+", " ", answer)):
+    if re.search(r"[A-Za-z]{3}|^[Nn]o$", re.sub(r"\\[A-Za-z]+", " ", answer)):
         return bool(re.fullmatch(r"[A-Za-z-]+", answer)) or read_quantity(answer) is not None
     chain = read_chain(answer)
     if chain:

@@ -25,7 +25,7 @@ _TOKEN = re.compile(
     r"|(?P<command>\\[A-Za-z]+|\\[{}|])|(?P<letters>[A-Za-z]+)|(?P<sign>\*\*|[-+*/^_()\[\]{}|!])"
 )
 _DATE = re.compile(r"\d{4}([-/])\d\d?\1\d\d?|\d\d?([-/])\d\d?\2\d{4}")
-_CAPITALS = re.compile("[A-Z]{2,}")
+_CAPITALS = re.compile("[A-Z]{2,}|[A-Z][a-z]{2,}")
 """An order or a name: ABC is not BAC."""
 _FUNCTIONS = {
     name: name for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "ln", "log", "exp")
@@ -42,9 +42,9 @@ _GREEK = frozenset(
 )
 _WORDS = frozenset(
     words(
-        "no all and any are but day eve fri few for had has her him his how its low man max men min mod mon new nil nor "
-        "not now odd off old one our out own red sad sat say set sun the ten too top try tue two was wed way why win "
-        "who yes yet you six gcd lcm lim sup inf det dim ker sum"
+        "no all and any are but day eve fri few for had has her him his how its low man max men min mod mon new nil "
+        "nor not now odd off old one our out own red sad sat say set sun the ten too top try tue two was wed way why "
+        "win who yes yet you six gcd lcm lim sup inf det dim ker sum"
     )
 )
 """Short runs of letters that are no products of variables; all longer runs are words."""

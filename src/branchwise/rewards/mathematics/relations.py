@@ -65,7 +65,7 @@ def same_inequality(gold: Chain, given: Chain) -> bool:
 
 
 def _is_solved(chain: Chain) -> bool:
-    """A letter and its constant, as `x = 5` or `x > 3`: what is yet to be solved, such as the question, is no answer."""
+    """A letter and its constant, as `x = 5` or `x > 3`; what is yet to be solved may be the question itself."""
     sides = [read_formula(side) for side in chain.sides]
     if len(sides) != 2 or None in sides:
         return False
