@@ -54,18 +54,21 @@ def trainer(model, folder, reward=likes_a, **changed):
     return Trainer(model, [reward], ROWS, ROWS[:3], config=settings(folder, **changed))
 
 
-def ends_after(step):
-    """The reward, and SIGTERM while it is asked for a step's rewards."""
+class Ended(Trainer):
+    """Gets SIGTERM while it samples for one of its steps."""
 
-    def reward(completions, completion_ids, **_):
-        calls.append(None)
-        if len(calls) == step:
+    def collect(self, step, clock):
+        if step == self.moment:
             os.kill(os.getpid(), signal.SIGTERM)
-        return likes_a(completions, completion_ids)
+        return super().collect(step, clock)
 
-    calls: list[None] = []
-    reward.__name__ = likes_a.__name__  # by which it is logged
-    return reward
+
+def ended(model, folder, moment, **changed):
+    run = Ended(model, [likes_a], ROWS, ROWS[:3], config=settings(folder, **changed))
+    run.moment = moment
+    with pytest.raises(SystemExit) as end:
+        run.train()
+    assert end.value.code == 143
 
 
 def contents(folder):
@@ -84,19 +87,16 @@ def contents(folder):
 def test_a_run_ended_by_a_signal_and_resumed_is_the_run_in_one_go(model, tmp_path, uniform, lora):
     trainer(model, tmp_path / "whole", uniform=uniform, lora=lora).train()
     whole = contents(tmp_path / "whole")
-    for moment in (2, 4, 7):
+    for moment in range(2, STEPS):
         folder = tmp_path / f"ended-{moment}"
-        with pytest.raises(SystemExit) as ended:
-            trainer(model, folder, ends_after(moment), uniform=uniform, lora=lora).train()
-        assert ended.value.code == 143
+        ended(model, folder, moment, uniform=uniform, lora=lora, save_every=0)
         trainer(model, folder, uniform=uniform, lora=lora).train(resume_from_checkpoint=True)
         assert contents(folder) == whole
 
 
 def test_optimizer_and_random_states_go_on_to_the_bit(model, tmp_path):
     trainer(model, tmp_path / "a").train()
-    with pytest.raises(SystemExit):
-        trainer(model, tmp_path / "b", ends_after(3)).train()
+    ended(model, tmp_path / "b", 3)
     trainer(model, tmp_path / "b").train(resume_from_checkpoint=True)
     a, b = (
         torch.load(tmp_path / name / "checkpoints" / f"{STEPS - 1:06d}" / STATE, weights_only=False) for name in "ab"
@@ -111,8 +111,7 @@ def test_optimizer_and_random_states_go_on_to_the_bit(model, tmp_path):
 
 def test_damaged_checkpoints_are_passed_over_and_named(model, tmp_path, capsys):
     trainer(model, tmp_path / "whole").train()
-    with pytest.raises(SystemExit):
-        trainer(model, tmp_path / "run", ends_after(5)).train()
+    ended(model, tmp_path / "run", 4)
     checkpoints = tmp_path / "run" / "checkpoints"
     *_, second, last = sorted(checkpoints.iterdir())
     flipped = bytearray((last / STATE).read_bytes())
@@ -142,8 +141,7 @@ def test_every_damage_is_seen(model, tmp_path, harm):
 
 
 def test_a_changed_config_is_refused_by_its_key(model, tmp_path):
-    with pytest.raises(SystemExit):
-        trainer(model, tmp_path, ends_after(2)).train()
+    ended(model, tmp_path, 2)
     with pytest.raises(ConfigError, match=r"train.learning_rate: 0.1, but the run that is to be resumed had 0.01"):
         trainer(model, tmp_path, learning_rate=0.1).train(resume_from_checkpoint=True)
     with pytest.raises(ConfigError, match=r"train.steps: 9, .* had 5"):  # the linear schedule depends on it

@@ -23,14 +23,16 @@ class Ahead:
 
     Args:
         collect: samples and rewards the batch of a step.
-        first: the step to begin with.
         steps: of the whole run.
         depth: `train.async_depth`.
         interrupt: ends what is being sampled; called when the run ends within a batch.
+        first: the step to begin with.
     """
 
-    def __init__(self, collect: Collect, first: int, steps: int, depth: int, interrupt: Callable[[], None]) -> None:
-        self.collect, self.first, self.steps, self.depth, self.interrupt = collect, first, steps, depth, interrupt
+    def __init__(
+        self, collect: Collect, steps: int, depth: int, interrupt: Callable[[], None], first: int = 1
+    ) -> None:
+        self.collect, self.steps, self.depth, self.interrupt, self.first = collect, steps, depth, interrupt, first
         self.updates = first - 1
         self._state = threading.Condition()
         self._ready: deque[tuple[Batch, int, Stopwatch]] = deque()

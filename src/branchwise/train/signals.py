@@ -19,6 +19,8 @@ class Signals:
     def __init__(self, say: Callable[[str], None]) -> None:
         self.asked: int | None = None
         """The signal's number."""
+        self.wait = False
+        """Whether there is something to save; before, the first signal stops at once, too."""
         self._say = say
         self._before: dict[int, Any] = {}
 
@@ -33,8 +35,8 @@ class Signals:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.asked is not None:
-            raise KeyboardInterrupt
+        if self.asked is not None or not self.wait:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self.asked = number
         self._say(f"{signal.Signals(number).name}: ends after this step and saves its state; once more: at once")
 

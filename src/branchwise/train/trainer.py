@@ -109,7 +109,7 @@ class Trainer:
         self.rewards.start()
         run = Run(self)
         first = run.resume(resume_from_checkpoint) if resume_from_checkpoint else 1
-        ahead = Ahead(self.collect, first, c.train.steps, c.train.async_depth, interrupt=self.engine.close)
+        ahead = Ahead(self.collect, c.train.steps, c.train.async_depth, self.engine.close, first)
         with closing(self.engine), run, ahead, Signals(run.display.say) as signals:
             if first == 1:
                 run.evaluated(0, self.evaluate())
@@ -123,6 +123,7 @@ class Trainer:
                     self.engine.sync(self.policy.model)
                 ahead.updated(step)
                 run.stepped(step, batch, result, clock)
+                signals.wait = True
                 last = step == c.train.steps
                 if last or (c.eval.every and step % c.eval.every == 0):
                     with ahead.paused():
