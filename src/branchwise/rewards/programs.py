@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 
 _FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n]*\n", re.MULTILINE)
-_PYTHON = ("python", "python3", "py", "py3")
+_PYTHON = re.compile(r"py(?:thon)?[\d.]*")
 _START = re.compile(r"^(?:from|import|def|async def|class|@)\b", re.MULTILINE)
+_PROSE = re.compile(r"^(?![^\n]*=)(?:[A-Z][\w'-]*(?:[ ,:!]|\.\s)|\*\*|[-*] |\d+\. |##+ )", re.MULTILINE)
+"""The beginning of a line that looks like a sentence, a heading or a list."""
+_DEFINITION = re.compile(r"[\s#@)\]}]|from\b|import\b|def\b|async def\b|class\b")
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
@@ -23,21 +26,41 @@ def blocks(text: str) -> list[tuple[str, str]]:
 def programs(text: str, name: str | None = None) -> list[str]:
     """Sources to try: the text's last Python block, that which defines `name` before others.
 
-    Blocks of another language never count. Without blocks the text itself is code, or what begins where a line looks
-    like the beginning of code.
+    It comes after the blocks before it that hold nothing but imports and definitions. Blocks of another language never
+    count. Without blocks, or before a fence that only ends one, the text itself is code, or what begins where a line
+    looks like the beginning of code and ends where one looks like prose.
     """
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     fenced = blocks(text)
-    python = [code for language, code in fenced if language in _PYTHON]
-    python = python or [code for language, code in fenced if not language]
+    python = [_dedent(code) for language, code in fenced if _PYTHON.fullmatch(language)]
+    python = python or [_dedent(code) for language, code in fenced if not language]
     if python:
-        defining = [code for code in python if name and defines(code, name)]
-        found = [_dedent((defining or python)[-1])]
-    elif fenced:
-        found = []
+        chosen = max((i for i, code in enumerate(python) if name and defines(code, name)), default=len(python) - 1)
+        before = [code for code in python[:chosen] if _only_defines(code) and not (name and defines(code, name))]
+        found = ["\n".join([*before, python[chosen]]), python[chosen]] if before else [python[chosen]]
     else:
-        start = _START.search(text)
-        found = [text, text[start.start() :]] if start and start.start() else [text]
+        found = [] if fenced else _unfenced(text)
+    if len(fenced) == 1 and not fenced[0][0] and _ends_only(text):
+        found += _unfenced(text[: _FENCE.search(text).start()])  # type: ignore[union-attr]
     return [source for source in found if source.strip()]
+
+
+def _unfenced(text: str) -> list[str]:
+    start = _START.search(text)
+    found = [text, text[start.start() :]] if start and start.start() else [text]
+    cut = [source[: prose.start()] for source in reversed(found) if (prose := _PROSE.search(source))]
+    return found + cut
+
+
+def _ends_only(text: str) -> bool:
+    """Whether the text's one fence has no other, and something before it: the prompt opened the block."""
+    opening = _FENCE.search(text)
+    return bool(opening and text[: opening.start()].strip() and not re.search(r"^[ \t]*[`~]{3}", text[opening.end() :], re.M))
+
+
+def _only_defines(code: str) -> bool:
+    """Whether running the code could only import and define, by the look of its lines."""
+    return all(_DEFINITION.match(line) for line in code.split("\n") if line)
 
 
 def defines(code: str, name: str) -> bool:
@@ -53,15 +76,16 @@ def completions(text: str, prompt: str, name: str) -> list[str]:
     whole = [code for code in found if defines(code, name)]
     if whole:
         return [source for code in whole for source in (f"{prompt}\n\n{code}", code)]
-    rests = found[:1]
-    indented = ["\n".join(f"    {line}" for line in code.splitlines()) for code in rests]
-    return [source for code in rests + indented for source in (prompt + code, f"{prompt}\n{code}")]
+    indented = ["\n".join(f"    {line}" for line in code.split("\n")) for code in found]
+    stripped = [f"    {code.lstrip()}" for code in found]
+    rests = found + indented + stripped
+    return [source for code in rests for source in (prompt + code, f"{prompt}\n{code}")]
 
 
 def _dedent(code: str) -> str:
     """A block that stands indented in a list is not indented itself; the rest of a function is."""
-    lines = [line for line in code.splitlines() if line.strip()]
+    lines = [line for line in code.split("\n") if line.strip()]
     indent = re.match(r"[ \t]*", lines[0])[0] if lines else ""  # type: ignore[index]
     if indent and _START.match(lines[0].strip()) and all(line.startswith(indent) for line in lines):
-        return "\n".join(line.removeprefix(indent) for line in code.splitlines())
+        return "\n".join(line.removeprefix(indent) for line in code.split("\n"))
     return code
