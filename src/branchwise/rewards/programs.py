@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 _FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n]*\n", re.MULTILINE)
+_ANY_FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)", re.MULTILINE)
+_TAG = re.compile(r"^[ \t]*(?:</?(?:answer|code)>|\[(?:BEGIN|DONE|/?PYTHON)\])|</(?:answer|code)>[ \t]*$", re.MULTILINE)
+"""What some prompts ask answers to be put between."""
 _PYTHON = re.compile(r"py(?:thon)?[\d.]*")
 _START = re.compile(r"^(?:from|import|def|async def|class|@)\b", re.MULTILINE)
 _PROSE = re.compile(r"^(?![^\n]*=)(?:[A-Z][\w'-]*(?:[ ,:!]|\.\s)|\*\*|[-*] |\d+\. |##+ )", re.MULTILINE)
@@ -18,7 +21,8 @@ def blocks(text: str) -> list[tuple[str, str]]:
     while opening := _FENCE.search(text, at):
         closing = re.compile(rf"^[ \t]*{re.escape(opening['fence'])}[`~]*[ \t]*$", re.MULTILINE)
         end = closing.search(text, opening.end())
-        found.append((opening["language"].lower(), text[opening.end() : end.start() if end else len(text)]))
+        code = text[opening.end() : end.start()] if end else text[opening.end() :].rstrip().removesuffix("```")
+        found.append((opening["language"].lower(), code))
         at = end.end() if end else len(text)
     return found
 
@@ -30,7 +34,7 @@ def programs(text: str, name: str | None = None) -> list[str]:
     count. Without blocks, or before a fence that only ends one, the text itself is code, or what begins where a line
     looks like the beginning of code and ends where one looks like prose.
     """
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    text = _TAG.sub("", text.removeprefix("\ufeff").replace("\r\n", "\n"))
     fenced = blocks(text)
     python = [_dedent(code) for language, code in fenced if _PYTHON.fullmatch(language)]
     python = python or [_dedent(code) for language, code in fenced if not language]
@@ -40,8 +44,7 @@ def programs(text: str, name: str | None = None) -> list[str]:
         found = ["\n".join([*before, python[chosen]]), python[chosen]] if before else [python[chosen]]
     else:
         found = [] if fenced else _unfenced(text)
-    if len(fenced) == 1 and not fenced[0][0] and _ends_only(text):
-        found += _unfenced(text[: _FENCE.search(text).start()])  # type: ignore[union-attr]
+    found += _unfenced(_before_lone_fence(text))
     return [source for source in found if source.strip()]
 
 
@@ -52,10 +55,10 @@ def _unfenced(text: str) -> list[str]:
     return found + cut
 
 
-def _ends_only(text: str) -> bool:
-    """Whether the text's one fence has no other, and something before it: the prompt opened the block."""
-    opening = _FENCE.search(text)
-    return bool(opening and text[: opening.start()].strip() and not re.search(r"^[ \t]*[`~]{3}", text[opening.end() :], re.M))
+def _before_lone_fence(text: str) -> str:
+    """What is before the first fence where that may only close a block: the prompt opened it."""
+    fences = list(_ANY_FENCE.finditer(text))
+    return text[: fences[0].start()] if len(fences) % 2 and not fences[0]["language"] else ""
 
 
 def _only_defines(code: str) -> bool:
