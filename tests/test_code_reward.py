@@ -151,6 +151,8 @@ def test_prompts_of_chat_give_their_code():
     message = [{"role": "user", "content": f"Complete:\n```python\n{ADD['prompt']}```"}]
     assert pays("    return a + b\n", {**ADD, "prompt": message}) == 1
     assert pays("def add(a, b): return a + b", {**ADD, "prompt": "Add two numbers."}) == 1
+    for before in ('NOTE = """\nAdd more tests.\n"""\n', "Complete this.\n\n"):
+        assert pays("    return a + b\n", {**ADD, "prompt": before + ADD["prompt"]}) == 1
 
 
 def test_fractions_count_what_passes():
@@ -261,7 +263,9 @@ def test_outputs_are_compared_line_by_line():
     assert not same_text("nan", "1", 1e-6) and not same_text("1e999", "1", 1e-6)
 
 
-@pytest.mark.parametrize("output", ["I do not know", "raise ValueError", "```python\ndef (\n```", "import os; os._exit(3)"])
+@pytest.mark.parametrize(
+    "output", ["I do not know", "raise ValueError", "```python\ndef (\n```", "import os; os._exit(3)"]
+)
 def test_silence_of_a_failure_is_no_empty_output(output):
     row = {"inputs": ["1"], "outputs": [""]}
     assert pays(output, row) == 0

@@ -77,20 +77,21 @@ def test_the_environment_of_this_process_is_not_told(sandbox):
 
 
 def test_only_the_temporary_folder_can_be_written(sandbox):
+    name = f"x{time.time_ns()}"
     result = run(
         sandbox,
-        """
+        f"""
         import os, sys
         for place in ("/", "/branchwise", "/dev", "/lib", os.path.dirname(os.__file__), sys.prefix, "/tmp", "/dev/shm"):
             try:
-                open(os.path.join(place, "x"), "w").write("x")
+                open(os.path.join(place, {name!r}), "w").write("x")
                 print(place)
             except OSError:
                 pass
         """,
     )
     assert result.output.split() == ["/tmp", "/dev/shm"]
-    assert not Path("/tmp/x").exists() and not Path("/dev/shm/x").exists()
+    assert not Path("/tmp", name).exists() and not Path("/dev/shm", name).exists()
 
 
 def test_other_processes_cannot_be_seen_or_ended(sandbox):
@@ -418,7 +419,9 @@ def test_what_came_back_can_always_be_handed_on(sandbox):
 
 def test_errors_of_its_own_come_across_as_what_they_are_made_of(sandbox):
     source = "class Mine(ValueError): pass\ndef f(x): raise Mine(x)"
-    assert judge(sandbox, source, "try:\n    f(0)\nexcept ValueError:\n    pass\nelse:\n    assert False").passed == [True]
+    assert judge(sandbox, source, "try:\n    f(0)\nexcept ValueError:\n    pass\nelse:\n    assert False").passed == [
+        True
+    ]
 
 
 def test_errors_come_across_as_what_they_are(sandbox):

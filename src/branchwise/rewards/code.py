@@ -16,7 +16,7 @@ from branchwise.rewards.programs import programs
 from branchwise.rewards.response import answer_texts, is_text, texts
 from branchwise.rewards.sandbox.limits import Limits
 from branchwise.rewards.sandbox.run import LATE, Sandbox, open_sandbox
-from branchwise.rewards.unit_tests import BadTests, Suite, humaneval, mbpp
+from branchwise.rewards.unit_tests import BadTests, Suite, humaneval, mbpp, runnable
 
 COLUMNS = ("prompt", "test", "entry_point", "test_list", "test_setup_code", "test_imports", "inputs", "outputs")
 KINDS = "`test` and `entry_point` (HumanEval), `test_list` (MBPP), or `inputs` and `outputs`"
@@ -244,5 +244,5 @@ def _code_of(prompt: Any, name: str) -> str:
     text = texts([prompt[-1:] if isinstance(prompt, list) else prompt])[0]
     if re.match(rf"(?s)\s*(?:from|import|def|class|@|#|\"\"\").*def\s+{re.escape(name)}\b", text):
         return text
-    found = programs(text, name)
-    return found[-1] if found and re.search(rf"def\s+{re.escape(name)}\b", found[-1]) else ""
+    found = [code for code in programs(text, name) if re.search(rf"def\s+{re.escape(name)}\b", code)]
+    return next(filter(runnable, found), "")

@@ -68,9 +68,14 @@ def humaneval(prompt: str, test: str, entry_point: str, parts: bool = False) -> 
         test, total = _recorded(test)
     defined = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in _parse(test).body)
     source = f"{test}\n\ncheck({entry_point})\n" if defined else test
-    # the function to complete may have no body yet
-    setup = next(([("prompt", text)] for text in (prompt, f"{prompt}\n    pass\n") if _is_python(text)), [])
+    helpers = runnable(prompt)
+    setup = [] if helpers is None else [("prompt", helpers)]
     return Suite([source], setup, [entry_point], parts and total > 1, total)
+
+
+def runnable(prompt: str) -> str | None:
+    """A prompt that can be run: where its function has no body yet, with one; None: it is no Python."""
+    return next((text for text in (prompt, f"{prompt}\n    pass\n") if _is_python(text)), None)
 
 
 def mbpp(test_list: Iterable[str], setup_code: str | None, imports: str | Iterable[str] | None) -> Suite:
