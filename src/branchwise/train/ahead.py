@@ -29,9 +29,7 @@ class Ahead:
         first: the step to begin with.
     """
 
-    def __init__(
-        self, collect: Collect, steps: int, depth: int, interrupt: Callable[[], None], first: int = 1
-    ) -> None:
+    def __init__(self, collect: Collect, steps: int, depth: int, interrupt: Callable[[], None], first: int = 1) -> None:
         self.collect, self.steps, self.depth, self.interrupt, self.first = collect, steps, depth, interrupt, first
         self.updates = first - 1
         self._state = threading.Condition()
