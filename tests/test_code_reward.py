@@ -43,7 +43,7 @@ def test_the_last_python_block_is_the_program():
     assert programs("```java\nint a;\n```") == []
     assert programs("```python\na = 1") == ["a = 1"]
     assert programs("~~~python\na = '```'\n~~~") == ["a = '```'\n"]
-    assert programs("1. So:\n   ```python\n   def f():\n       pass\n   ```") == ["def f():\n    pass"]
+    assert programs("1. So:\n   ```python\n   def f():\n       pass\n   ```") == ["def f():\n    pass\n"]
     assert programs("") == programs(" \n") == []
 
 
@@ -55,6 +55,37 @@ def test_the_block_that_defines_the_function_comes_first():
 def test_without_blocks_the_text_or_its_code_is_tried():
     assert programs("R = 3\ndef f(): pass") == ["R = 3\ndef f(): pass", "def f(): pass"]
     assert pays("Here it is:\ndef double(x): return 2 * x", DOUBLE) == 1
+
+
+WHOLE = "def double(x):\n    return 2 * x\n"
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        f"So:\n```python\n{WHOLE}```\nDone.\n".replace("\n", "\r\n"),
+        f"{WHOLE}```\nIt doubles.",
+        f"{WHOLE}```\nUse:\n```python\nprint(double(1))\n```\n",
+        f"Here it is:\n\n{WHOLE}\nThis function doubles its argument.",
+        f"\ufeff{WHOLE}",
+        f"```python3.11\n{WHOLE}```",
+        "```python\ndef twice(x):\n    return 2 * x\n```\nand\n```python\ndef double(x):\n    return twice(x)\n```",
+        "```python\nfrom operator import mul\n```\n```python\ndef double(x):\n    return mul(2, x)\n```",
+        f"<answer>```python\n{WHOLE}```</answer>",
+        f"<answer>\n{WHOLE}</answer>",
+        f"[BEGIN]\n{WHOLE}[DONE]",
+        f"```python\n{WHOLE.rstrip()}```",
+    ],
+)
+def test_what_surrounds_a_program_does_not_matter(output):
+    assert pays(output, DOUBLE) == 1
+
+
+def test_blocks_before_the_program_only_help_where_they_define():
+    assert programs("```python\nprint(1)\n```\n```python\ndef f(): pass\n```", "f") == ["def f(): pass\n"]
+    right, wrong = f"```python\n{WHOLE}```\n", "```python\ndef double(x): return 0\n```\n"
+    assert pays(wrong + right, DOUBLE) == 1
+    assert pays(right + wrong, DOUBLE) == 0
 
 
 # --- HumanEval
@@ -91,10 +122,37 @@ def test_helpers_of_the_prompt_are_the_tests_own():
     assert pays("def helper(x): return 2\ndef root(x): return 0", row) == 0
 
 
+FIRST = {
+    "prompt": 'def first(xs):\n    """The first that is positive, or 0."""\n',
+    "test": "def check(candidate):\n    assert candidate([-1, 2]) == 2\n    assert candidate([]) == 0",
+    "entry_point": "first",
+}
+
+
+@pytest.mark.parametrize("indents", [(4, 8, 12, 4), (0, 8, 12, 4), (0, 4, 8, 0)])
+def test_a_body_may_have_lost_its_indent(indents):
+    lines = ["for x in xs:", "if x > 0:", "return x", "return 0"]
+    body = "\n".join(" " * indent + line for indent, line in zip(indents, lines))
+    assert pays(body, FIRST) == 1
+    assert pays(f"```python\n{body}\n```", FIRST) == 1
+
+
+def test_a_prompt_without_a_body_still_gives_its_helpers():
+    row = {
+        "prompt": "def even(x):\n    return x % 2 == 0\n\ndef f(x):\n    # Make it even.\n",
+        "test": "def check(candidate):\n    assert even(candidate(1))",
+        "entry_point": "f",
+    }
+    assert pays("    return 2 * x", row) == 1
+    assert pays("def even(x): return True\ndef f(x): return 1", row) == 0
+
+
 def test_prompts_of_chat_give_their_code():
     message = [{"role": "user", "content": f"Complete:\n```python\n{ADD['prompt']}```"}]
     assert pays("    return a + b\n", {**ADD, "prompt": message}) == 1
     assert pays("def add(a, b): return a + b", {**ADD, "prompt": "Add two numbers."}) == 1
+    for before in ('NOTE = """\nAdd more tests.\n"""\n', "Complete this.\n\n"):
+        assert pays("    return a + b\n", {**ADD, "prompt": before + ADD["prompt"]}) == 1
 
 
 def test_fractions_count_what_passes():
@@ -123,6 +181,12 @@ def test_functions_named_like_built_ins_are_the_submissions():
     source = "def sum(a, b): return __builtins__['sum'](i for i in range(1, min(a, b) + 1) if a % i == b % i == 0)"
     assert pays(source, row) == 1
     assert pays("def sum(a, b): return 6", row) == 0
+
+
+def test_the_function_may_stand_on_the_right():
+    row = {"test_list": ["assert 6 == sum(10, 15)"]}
+    assert pays("def sum(a, b): return 6", row) == 1
+    assert pays("def sum(a, b): return 5", row) == 0
 
 
 def test_built_ins_of_the_test_are_not_the_submissions():
@@ -193,8 +257,19 @@ def test_outputs_are_compared_line_by_line():
     assert same_text("1 2 \n3\n\n", "1 2\n3")
     assert not same_text("1\n2", "1 2")
     assert not same_text("1.0", "1")
+    assert not same_text("1\x0b2", "1\n2") and not same_text("1\u20282", "1\n2")
+    assert same_text("1\r\n2\r\n", "1\n2")
     assert same_text("1.0000001", "1", 1e-6) and not same_text("1.1", "1", 1e-6)
     assert not same_text("nan", "1", 1e-6) and not same_text("1e999", "1", 1e-6)
+
+
+@pytest.mark.parametrize(
+    "output", ["I do not know", "raise ValueError", "```python\ndef (\n```", "import os; os._exit(3)"]
+)
+def test_silence_of_a_failure_is_no_empty_output(output):
+    row = {"inputs": ["1"], "outputs": [""]}
+    assert pays(output, row) == 0
+    assert pays("x = input()", row) == 1
 
 
 def test_credit_of_inputs():
@@ -262,6 +337,9 @@ def test_rows_that_cannot_be_graded_are_missing(row, reason):
         {"output": "x = 1", "test": "def check(f): pass", "entry_point": ["f"]},
         {"output": "x = 1", "test_list": [3]},
         {"output": "x = 1", "inputs": 1, "outputs": 1},
+        {"output": "print(input())", "inputs": "12", "outputs": "12"},
+        {"output": "def double(x): return 2 * x", "test_list": "assert double(2) == 4"},
+        {"output": 3, **DOUBLE},
     ],
 )
 def test_rows_that_are_none_are_missing_and_spare_the_others(row):

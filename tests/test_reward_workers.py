@@ -62,6 +62,37 @@ def spawns(completions, **_):
     started = [subprocess.Popen(["sleep", "60"], start_new_session=new) for new in (False, True)]
     open(completions[0], "w").write(" ".join(str(process.pid) for process in started))
     time.sleep(60)
+
+def leaves_a_daemon(completions, **_):
+    if os.fork() == 0:
+        os.setsid()
+        open(completions[0], "w").write(str(os.getpid()))
+        time.sleep(60)
+        os._exit(0)
+    while not os.path.exists(completions[0]):
+        time.sleep(0.01)
+    os._exit(3)
+
+def half_an_answer(completions, **_):
+    for fd in range(3, 30):
+        try:
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("socket"):
+                os.write(fd, (1000).to_bytes(8, "big") + b"abc")
+        except OSError:
+            pass
+    time.sleep(60)
+
+def logs_a_function(completions, log_extra):
+    log_extra("f", [lambda: 0] * len(completions))
+    return [1.0] * len(completions)
+
+class Trap:
+    def __reduce__(self):
+        return eval, ("1 / 0",)
+
+def logs_a_trap(completions, log_extra):
+    log_extra("f", [Trap()] * len(completions))
+    return [1.0] * len(completions)
 """
 
 
@@ -124,6 +155,45 @@ def test_what_a_function_started_dies_with_its_worker(mine, tmp_path):
     note = tmp_path / "pid"
     runner(mine("spawns", timeout=1.5)).score([responses(str(note))])
     assert all(gone(int(pid)) for pid in note.read_text().split())
+
+
+def test_what_a_function_left_dies_with_a_worker_that_ended_itself(mine, tmp_path):
+    note = tmp_path / "pid"
+    runner(mine("leaves_a_daemon", timeout=1.5)).score([responses(str(note))])
+    assert gone(int(note.read_text()))
+
+
+def test_half_an_answer_is_stopped_at_the_limit(mine):
+    run, tree = runner(mine("half_an_answer", timeout=1.5), mine("where")), responses("a")
+    start = time.perf_counter()
+    run.score([tree])
+    assert time.perf_counter() - start < 3
+    assert leaves(tree)[0].reason == "half_an_answer: TimeoutError: stopped after 1.5 s"
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("logs_a_function", "what it gave to log_extra cannot be sent: AttributeError: Can't pickle local object"),
+        ("logs_a_trap", "its answer cannot be read: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_logs_that_cannot_come_back_are_a_reason(mine, function, reason):
+    tree = responses("a")
+    runner(mine(function)).score([tree])
+    assert leaves(tree)[0].reason.startswith(f"{function}: {reason}")
+
+
+def test_a_column_whose_class_only_this_process_has_keeps_the_function_here(mine, monkeypatch):
+    class Only:
+        pass
+
+    Only.__qualname__ = "Only"
+    monkeypatch.setattr(sys.modules["__main__"], "Only", Only, raising=False)
+    Only.__module__ = "__main__"
+    tree = responses("a", helper=Only())
+    runner(mine("where")).score([tree])
+    assert paid(tree) == [os.getpid()]
 
 
 def test_a_worker_that_dies_is_a_reason(mine):

@@ -231,6 +231,36 @@ def test_a_value_that_is_no_number_is_missing_with_its_reason(value):
     assert leaves(tree)[1].reason == f"<lambda>: returned {value!r}; a number or None is expected"
 
 
+class Hostile:
+    def __float__(self):
+        raise RuntimeError("no number")
+
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("value", [10**400, Hostile(), Mute(), "x" * 10**6])
+def test_values_and_errors_that_cannot_be_told_are_a_short_reason(value):
+    tree = responses("a", "b")
+    runner(lambda completions: [1, value]).score([tree])
+    assert paid(tree) == [1.0, None]
+    assert 0 < len(leaves(tree)[1].reason) < 700
+
+
+def test_an_async_function_that_is_cancelled_within_is_missing_with_its_reason():
+    async def f(completions):
+        raise asyncio.CancelledError("by its client")
+
+    tree = responses("a")
+    runner(f).score([tree])
+    assert leaves(tree)[0].reason == "f: CancelledError: by its client"
+
+
 def test_only_leaves_without_a_reward_are_scored():
     calls = []
 

@@ -77,20 +77,21 @@ def test_the_environment_of_this_process_is_not_told(sandbox):
 
 
 def test_only_the_temporary_folder_can_be_written(sandbox):
+    name = f"x{time.time_ns()}"
     result = run(
         sandbox,
-        """
+        f"""
         import os, sys
         for place in ("/", "/branchwise", "/dev", "/lib", os.path.dirname(os.__file__), sys.prefix, "/tmp", "/dev/shm"):
             try:
-                open(os.path.join(place, "x"), "w").write("x")
+                open(os.path.join(place, {name!r}), "w").write("x")
                 print(place)
             except OSError:
                 pass
         """,
     )
     assert result.output.split() == ["/tmp", "/dev/shm"]
-    assert not Path("/tmp/x").exists() and not Path("/dev/shm/x").exists()
+    assert not Path("/tmp", name).exists() and not Path("/dev/shm", name).exists()
 
 
 def test_other_processes_cannot_be_seen_or_ended(sandbox):
@@ -322,6 +323,20 @@ def test_no_trick_makes_a_wrong_submission_pass(sandbox, source):
     assert not any(result.passed) and result.possible
 
 
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert all(map(f, [1, 2]))",
+        "assert sum(map(f, [1, 2])) == 0",
+        "try:\n    r = f(1)\nexcept:\n    r = 2\nassert r == 2",
+        "def g():\n    try:\n        return f(1)\n    finally:\n        return 2\nassert g() == 2",
+    ],
+)
+def test_how_a_submission_ends_does_not_end_the_test(sandbox, test):
+    stops, exits = "def f(x): raise StopIteration", "def f(x): import os; os._exit(0)"
+    assert judge(sandbox, stops if "map" in test else exits, test).passed in ([], [False])
+
+
 def forged(answer):
     """A submission that writes frames of its own to whatever it finds open."""
     return f"""
@@ -380,6 +395,33 @@ def test_objects_are_handles_that_only_go_back(sandbox):
     more = {"remote": ["f", "Pair"]}
     tests = ["assert f([Pair(1, 2), Pair(3, 4)]) == 4", "assert Pair(1, 2) == 3", "assert Pair(1, 2)"]
     assert judge(sandbox, source, *tests, **more).passed == [True, False, False]
+
+
+def test_values_of_the_standard_library_come_across(sandbox):
+    source = """
+        import itertools
+        from collections import Counter, OrderedDict
+        def f(x): return {"p": itertools.permutations([1, 2]), "c": Counter("aab"), "o": OrderedDict(a=1, b=2)}[x]
+        """
+    tests = [
+        "assert list(f('p')) == [(1, 2), (2, 1)]",
+        "assert f('c').most_common(1) == [('a', 2)] and f('c') == {'a': 2, 'b': 1}",
+        "from collections import OrderedDict\nassert f('o') != OrderedDict([('b', 2), ('a', 1)])",
+    ]
+    assert judge(sandbox, source, *tests).passed == [True] * 3
+
+
+def test_what_came_back_can_always_be_handed_on(sandbox):
+    deep = "def f(x):\n    y = []\n    for _ in range(97): y = [y]\n    return y"
+    result = judge(sandbox, deep, "assert f([[f(1)]]) == 3")
+    assert result.passed == [False] and result.possible
+
+
+def test_errors_of_its_own_come_across_as_what_they_are_made_of(sandbox):
+    source = "class Mine(ValueError): pass\ndef f(x): raise Mine(x)"
+    assert judge(sandbox, source, "try:\n    f(0)\nexcept ValueError:\n    pass\nelse:\n    assert False").passed == [
+        True
+    ]
 
 
 def test_errors_come_across_as_what_they_are(sandbox):

@@ -120,6 +120,8 @@ class RewardFunction:
         return {name: arguments[name] for name in self.parameters if name in arguments}
 
 
+TOLD = 500
+"""Characters of a value or an error that a reason quotes."""
 PIECE = 32
 """Leaves of one call of a function that judges each by itself."""
 
@@ -187,9 +189,9 @@ def shared(answered: Answer, trainer_state: Any, count: int) -> dict[str, Any]:
 
 def parts(result: Any, count: int) -> list[tuple[float | None, str | None]]:
     """What a function's result pays each leaf, or why that is missing; a failure of the call counts for all of them."""
-    if isinstance(result, BaseException):
-        return [_part(result)] * count
-    values = result.tolist() if hasattr(result, "tolist") else result
+    values = attempt(lambda: result.tolist() if hasattr(result, "tolist") else result)
+    if isinstance(values, BaseException):
+        return [_part(values)] * count
     if not isinstance(values, list | tuple):
         return [(None, f"returned a {type(result).__name__}; {count} expected, in a list")] * count
     if len(values) != count:
@@ -201,14 +203,19 @@ def _part(value: Any) -> tuple[float | None, str | None]:
     if value is None:
         return None, None
     if isinstance(value, BaseException):
-        return None, f"{type(value).__name__}: {value}"
-    try:
-        number = None if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError):
-        number = None
-    if number is None:
-        return None, f"returned {value!r}; a number or None is expected"
+        return None, f"{type(value).__name__}: {_told(str, value)}"
+    number = None if isinstance(value, str | bytes) else attempt(float, value)
+    if not isinstance(number, float):
+        return None, f"returned {_told(repr, value)}; a number or None is expected"
     return (number, None) if math.isfinite(number) else (None, f"returned {number}")
+
+
+def _told(how: Callable[[Any], str], value: Any) -> str:
+    """A value's text for a reason: not too long, and whatever its class makes of it."""
+    text = attempt(how, value)
+    if not isinstance(text, str):
+        return f"a {type(value).__name__}"
+    return text if len(text) <= TOLD else f"{text[:TOLD]}…"
 
 
 def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -225,8 +232,12 @@ async def attempt_async(awaitable: Awaitable[Any]) -> Any:
     """The same of an awaitable."""
     try:
         return await awaitable
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except KeyboardInterrupt:
         raise
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) and task.cancelling():  # from outside
+            raise
+        return error
     except BaseException as error:
         return error
 

@@ -13,10 +13,10 @@ from typing import Any
 from branchwise.errors import ConfigError
 from branchwise.rewards.programs import completions as completed
 from branchwise.rewards.programs import programs
-from branchwise.rewards.response import answer_texts, texts
+from branchwise.rewards.response import answer_texts, is_text, texts
 from branchwise.rewards.sandbox.limits import Limits
 from branchwise.rewards.sandbox.run import LATE, Sandbox, open_sandbox
-from branchwise.rewards.unit_tests import BadTests, Suite, humaneval, mbpp
+from branchwise.rewards.unit_tests import BadTests, Suite, humaneval, mbpp, runnable
 
 COLUMNS = ("prompt", "test", "entry_point", "test_list", "test_setup_code", "test_imports", "inputs", "outputs")
 KINDS = "`test` and `entry_point` (HumanEval), `test_list` (MBPP), or `inputs` and `outputs`"
@@ -149,6 +149,11 @@ def check(**settings: Any) -> None:
 def _grade(row: Mapping[str, Any], sandbox: Sandbox, how: Grading) -> tuple[float, str]:
     if row.get("output") is None:
         raise Ungradable("no output")
+    if not is_text(row["output"]):
+        raise Ungradable("the output is neither a text nor messages")
+    for name in ("test_list", "inputs", "outputs"):
+        if isinstance(row.get(name), str | bytes | Mapping):
+            raise Ungradable(f"{name} is a {type(row[name]).__name__}; a list is expected")
     text = answer_texts([row["output"]], None)[0]
     if row.get("test") is not None and row.get("entry_point") is not None:
         prompt, name = _code_of(row.get("prompt"), row["entry_point"]), row["entry_point"]
@@ -185,7 +190,9 @@ def _printed(
     passed, failure = 0, ""
     for number, (stdin, expected) in enumerate(zip(map(_lines, inputs), map(_lines, outputs)), 1):
         result = sandbox.run_program(sources, stdin, how.limits)
-        if result.reason is None and same_text(result.output, expected, how.tolerance):
+        # where nothing is to be printed, only an end without an error shows that the program ran at all
+        failed = result.reason or (result.failed and not result.output.strip())
+        if not failed and same_text(result.output, expected, how.tolerance):
             passed += 1
             continue
         failure = failure or f"input {number}: {result.reason or result.error or 'another output'}"
@@ -206,7 +213,7 @@ def same_text(printed: str, expected: str, tolerance: float = 0.0) -> bool:
 
     With a tolerance, numbers in the same place may differ by so much, absolutely or relatively.
     """
-    left, right = ([line.rstrip() for line in text.rstrip().splitlines()] for text in (printed, expected))
+    left, right = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (printed, expected))
     if left == right or not tolerance:
         return left == right
     pairs = [(a.split(), b.split()) for a, b in zip(left, right)]
@@ -237,5 +244,5 @@ def _code_of(prompt: Any, name: str) -> str:
     text = texts([prompt[-1:] if isinstance(prompt, list) else prompt])[0]
     if re.match(rf"(?s)\s*(?:from|import|def|class|@|#|\"\"\").*def\s+{re.escape(name)}\b", text):
         return text
-    found = programs(text, name)
-    return found[-1] if found and re.search(rf"def\s+{re.escape(name)}\b", found[-1]) else ""
+    found = [code for code in programs(text, name) if re.search(rf"def\s+{re.escape(name)}\b", code)]
+    return next(filter(runnable, found), "")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Literal, TextIO
 
-from branchwise.rewards.response import after_thought, texts
+from branchwise.rewards.response import after_thought, is_text, texts
 
 Task = Literal["math", "code", "choice", "format", "box"]
 Row = dict[str, Any]
@@ -69,9 +69,9 @@ def _graded(rows: list[Row | str], task: Task) -> Iterator[Row]:
 def _verdict(row: Row, task: Task) -> Verdict:
     """Of one row; what fails here would fail on no other row, and is told as its reason."""
     output = row.get("output")
-    if task == "box" and output is not None and not _is_text(output):
+    if task == "box" and output is not None and not is_text(output):
         output = json.dumps(output)
-    if output is None or not _is_text(output):
+    if output is None or not is_text(output):
         return None, "no output" if output is None else "the output is neither a text nor messages"
     if task != "format" and row.get("answer") is None:
         return None, "no answer"
@@ -79,12 +79,6 @@ def _verdict(row: Row, task: Task) -> Verdict:
         return _GRADERS[task](texts([output])[0], row)
     except Exception as error:
         return None, f"{type(error).__name__}: {error}"
-
-
-def _is_text(output: Any) -> bool:
-    return isinstance(output, str) or (
-        isinstance(output, list) and all(isinstance(part, dict) and "content" in part for part in output)
-    )
 
 
 def _math(output: str, row: Mapping[str, Any]) -> Verdict:

@@ -20,6 +20,13 @@ def texts(completions: Sequence[Any]) -> list[str]:
     return [text if isinstance(text, str) else _joined(text) for text in completions]
 
 
+def is_text(output: Any) -> bool:
+    """Whether it is a completion: a text, or messages."""
+    return isinstance(output, str) or (
+        isinstance(output, list) and all(isinstance(part, dict) and "content" in part for part in output)
+    )
+
+
 def answer_texts(completions: Sequence[Any], answers: Sequence[str] | None) -> list[str]:
     """What follows the thoughts: `answers` where the trainer gives them, cut at think tags in any case."""
     return [after_thought(text) for text in (answers if answers is not None else texts(completions))]

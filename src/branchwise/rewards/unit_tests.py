@@ -68,8 +68,14 @@ def humaneval(prompt: str, test: str, entry_point: str, parts: bool = False) -> 
         test, total = _recorded(test)
     defined = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in _parse(test).body)
     source = f"{test}\n\ncheck({entry_point})\n" if defined else test
-    setup = [("prompt", prompt)] if _is_python(prompt) else []
+    helpers = runnable(prompt)
+    setup = [] if helpers is None else [("prompt", helpers)]
     return Suite([source], setup, [entry_point], parts and total > 1, total)
+
+
+def runnable(prompt: str) -> str | None:
+    """A prompt that can be run: where its function has no body yet, with one; None: it is no Python."""
+    return next((text for text in (prompt, f"{prompt}\n    pass\n") if _is_python(text)), None)
 
 
 def mbpp(test_list: Iterable[str], setup_code: str | None, imports: str | Iterable[str] | None) -> Suite:
@@ -138,10 +144,16 @@ class _Names(ast.NodeVisitor):
 
 
 def _called(test: str) -> str | None:
-    """The function under test where it goes by a built-in's name: the innermost call on the left."""
-    name = None
+    """The function under test where it goes by a built-in's name: the innermost call on the left, or else the right."""
     node: Any = _parse(test).body[0]
     node = node.test if isinstance(node, ast.Assert) else getattr(node, "value", None)
+    sides = [node, *node.comparators] if isinstance(node, ast.Compare) else [node]
+    return next(filter(None, map(_innermost, sides)), None)
+
+
+def _innermost(node: Any) -> str | None:
+    """The innermost call's name, following first arguments and left sides."""
+    name = None
     while node is not None:
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else name

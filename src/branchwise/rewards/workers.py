@@ -7,15 +7,18 @@ import json
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
+import uuid
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe, wait
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 from branchwise.rewards.adapt import Answer, Call
 from branchwise.rewards.sandbox.process import descendants
@@ -24,6 +27,10 @@ _START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
     "from branchwise.rewards.worker import serve; serve(int(sys.argv[1]))"
 )
+MARK = "BRANCHWISE_REWARD_WORKER"
+"""In the environment of a worker and of all that it starts."""
+HEADER = 8
+"""Bytes that give the length of what follows."""
 
 
 class NotSendable(TypeError):
@@ -105,7 +112,9 @@ class Pool:
 @dataclass
 class _Worker:
     popen: subprocess.Popen[bytes]
-    connection: Connection
+    connection: socket.socket
+    mark: str
+    received: bytearray = field(default_factory=bytearray)
     number: int = -1
     """Of the call it is busy with."""
     deadline: float = 0.0
@@ -114,40 +123,65 @@ class _Worker:
 
     @classmethod
     def start(cls) -> _Worker:
-        ours, theirs = Pipe()
+        ours, theirs = socket.socketpair()
+        mark = uuid.uuid4().hex
         with theirs:
             popen = subprocess.Popen(
                 [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                env={**os.environ, MARK: mark},
                 start_new_session=True,  # an interrupt at the terminal is for the parent to handle
             )
-        return cls(popen, ours)
+        return cls(popen, ours, mark)
 
     def begin(self, number: int, data: bytes, limit: float) -> None:
         self.number, self.limit, self.deadline = number, limit, time.monotonic() + limit
         with contextlib.suppress(OSError):  # it died; that is seen when its answer is asked for
-            self.connection.send_bytes(data)
+            self.connection.settimeout(limit)
+            self.connection.sendall(len(data).to_bytes(HEADER, "big") + data)
 
     def outcome(self) -> Answer | None:
         """Its answer, or why there is none; None while there is time."""
         try:
-            if self.connection.poll():
-                return self.connection.recv()
+            body = self._received()
         except (EOFError, OSError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(1)  # for its own exit code
             self.kill()
             code = self.popen.returncode
             told = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             return Answer([], failure=f"its worker process died ({told})")
+        if body is not None:
+            return _answer(body)
         if time.monotonic() < self.deadline:
             return None
         self.kill()
         return Answer([], failure=f"TimeoutError: stopped after {self.limit:g} s")
 
+    def _received(self) -> bytes | None:
+        """The answer once all of it is there. Never waits: a worker may stop in the middle of one.
+
+        Raises:
+            EOFError, OSError: the worker is gone.
+        """
+        self.connection.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while part := self.connection.recv(1 << 20):
+                self.received += part
+                size = int.from_bytes(self.received[:HEADER], "big")
+                if len(self.received) >= HEADER + size and len(self.received) >= HEADER:
+                    body = bytes(self.received[HEADER : HEADER + size])
+                    self.received.clear()
+                    return body
+            raise EOFError
+        return None
+
     def kill(self) -> None:
         """End it with all that it started, in sessions of their own, too."""
         self.dead = True
-        tree = descendants(self.popen.pid) if self.popen.poll() is None else []
+        # of one that has died, what it left belongs to others now
+        tree = descendants(self.popen.pid) if self.popen.poll() is None else _marked(self.mark)
         with contextlib.suppress(OSError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         for pid in tree:
@@ -162,6 +196,23 @@ def _pickled(call: Call) -> bytes:
         return bytes(ForkingPickler.dumps(call))
     except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise NotSendable(f"{call.name}: {error}") from error
+
+
+def _answer(body: bytes) -> Answer:
+    try:
+        return pickle.loads(body)
+    except Exception as error:  # of classes that only the worker can import
+        return Answer([], failure=f"its answer cannot be read: {type(error).__name__}: {error}")
+
+
+def _marked(mark: str) -> list[int]:
+    """Processes that have the mark in their environment, where the system shows it."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
 
 
 def _kill_all(workers: list[_Worker]) -> None:

@@ -132,8 +132,9 @@ class SandboxFusion:
         if answer.get("status") == "SandboxError":
             raise OSError(f"SandboxFusion: {answer.get('message')}")
         late = result.get("status") == "TimeLimitExceeded"
+        failed = result.get("return_code") != 0
         errors = (result.get("stderr") or "").strip().splitlines()
-        return Finished(result.get("stdout") or "", errors[-1][:300] if errors else "", LATE if late else None)
+        return Finished(result.get("stdout") or "", errors[-1][:300] if errors else "", LATE if late else None, failed)
 
 
 def _script(modules: list[str], sources: list[str]) -> str:

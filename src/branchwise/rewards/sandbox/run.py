@@ -27,6 +27,8 @@ class Finished:
     """The last line of its error output."""
     reason: str | None
     """Why it was ended; None: it ended by itself."""
+    failed: bool = False
+    """It ended with an exit code that is not 0. A 0 says nothing."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ def run_program(isolation: Isolation, sources: list[str], stdin: str, limits: Li
     finally:
         exchange.close()
         jailed.kill()
-    return Finished(output.decode("utf-8", "replace"), jailed.last_error(), reason)
+    failed = jailed.popen.returncode != 0
+    return Finished(output.decode("utf-8", "replace"), jailed.last_error(), reason, failed)
 
 
 def run_tests(isolation: Isolation, sources: list[str], tests: dict[str, Any], limits: Limits) -> Tested:

@@ -2,7 +2,7 @@
 
 import builtins
 
-from wire import Handle, Unsendable, decode, frame
+from wire import RETURNED, Handle, Unsendable, decode, frame
 
 
 class Gone(BaseException):
@@ -44,6 +44,8 @@ class Caller:
         self.pipe, self.made = pipe, 0
         self.raised = None
         """The last error that came from the submission."""
+        self.over = None
+        """Why no further call is possible; a test's bare `except` or `finally` cannot undo it."""
 
     def ready(self):
         kind, name, message = self._reply()
@@ -53,15 +55,24 @@ class Caller:
     def __call__(self, target, args, kwargs):
         self.made += 1
         try:
-            request = frame((target, args, kwargs), _stand_in)
-        except Unsendable as error:
-            raise Impossible(f"a test passes what cannot be sent: {error}") from None
-        self.pipe.send(request)
-        kind, value, message = self._reply()
+            kind, value, message = self._asked(target, args, kwargs)
+        except (Gone, Impossible) as error:
+            self.over = self.over or error
+            raise
         if kind == "value":
             return value
         self.raised = _error(value, message)
         raise self.raised
+
+    def _asked(self, target, args, kwargs):
+        if self.over:
+            raise self.over
+        try:
+            request = frame((target, args, kwargs), _stand_in, RETURNED)
+        except Unsendable as error:
+            raise Impossible(f"a test passes what cannot be sent: {error}") from None
+        self.pipe.send(request)
+        return self._reply()
 
     def _reply(self):
         try:
@@ -76,6 +87,8 @@ class Caller:
 
 
 KINDS = ("ready", "failed", "value", "raised")
+ENDS = (StopIteration, StopAsyncIteration)
+"""Errors that would end a loop of the test's, such as that of `all(map(f, xs))`, as if nothing had failed."""
 
 
 def _stand_in(value):
@@ -88,7 +101,7 @@ def _stand_in(value):
 
 def _error(name, message):
     kind = getattr(builtins, name, None) if isinstance(name, str) else None
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ENDS):
         try:
             return kind(str(message))
         except TypeError:  # UnicodeDecodeError and its like want more
@@ -135,7 +148,11 @@ def _failure(source, names, caller, record):
         names["_record"] = record.append
     try:
         exec(compile(source, "tests.py", "exec"), names)
+        if caller.over:
+            raise caller.over
     except Exception as error:
+        if caller.over:
+            raise caller.over from None
         if isinstance(error, ModuleNotFoundError) and error is not caller.raised:
             raise Impossible(f"the tests cannot be run: {error}") from None
         return f"test {source.strip()[:200]!r}: {type(error).__name__}: {str(error)[:200]}".rstrip(": ")

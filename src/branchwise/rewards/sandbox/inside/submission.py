@@ -47,7 +47,8 @@ def _answer(body, native, foreign):
         return frame(("value", target(*args, **kwargs), ""), foreign)
     except BaseException as error:  # an exit is an answer, too
         _tell(error)
-        known = type(error) if isinstance(error, Exception) else RuntimeError
+        bases = type(error).__mro__ if isinstance(error, Exception) else (RuntimeError,)
+        known = next(base for base in bases if base.__module__ == "builtins")
         return frame(("raised", known.__name__, str(error)[:1000]))
 
 

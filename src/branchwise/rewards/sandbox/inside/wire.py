@@ -10,6 +10,8 @@ from itertools import islice
 
 NESTED = 100
 """The deepest that values may nest."""
+RETURNED = 2 * NESTED
+"""The same of a test's arguments, which may hold what the submission returned."""
 DRAWN = 100_000
 """The most items taken of an iterator."""
 _SIZE, _FLOAT, _COMPLEX = struct.Struct(">Q"), struct.Struct(">d"), struct.Struct(">dd")
@@ -41,15 +43,15 @@ class Unsendable(TypeError):
     """A value that is no plain data."""
 
 
-def encode(value, foreign):
+def encode(value, foreign, nested=NESTED):
     """The bytes of a value; `foreign(object) -> Handle | str` stands in for objects that are no plain data."""
     parts: list[bytes] = []
-    _encode(value, foreign, parts.append, NESTED)
+    _encode(value, foreign, parts.append, nested)
     return b"".join(parts)
 
 
-def frame(value, foreign=None):
-    body = encode(value, foreign or _no_foreign)
+def frame(value, foreign=None, nested=NESTED):
+    body = encode(value, foreign or _no_foreign, nested)
     return _SIZE.pack(len(body)) + body
 
 
@@ -59,7 +61,7 @@ def _no_foreign(value):
 
 def _encode(value, foreign, put, depth):
     if not depth:
-        raise Unsendable(f"values nest more than {NESTED} deep")
+        raise Unsendable("values nest too deep")
     if value is None or value is True or value is False:
         put(b"N" if value is None else b"T" if value else b"F")
     elif isinstance(value, int):
@@ -73,16 +75,21 @@ def _encode(value, foreign, put, depth):
     elif isinstance(value, complex):
         put(b"c" + _COMPLEX.pack(value.real, value.imag))
     elif isinstance(value, dict):
-        _items(put, b"d", [part for pair in dict.items(value) for part in pair], foreign, depth)
+        _items(put, _mapping_tag(value), [part for pair in dict.items(value) for part in pair], foreign, depth)
     elif isinstance(value, (list, tuple, set, frozenset)):
         tag = b"l" if isinstance(value, list) else b"t" if isinstance(value, tuple) else b"S"
         _items(put, b"Z" if isinstance(value, frozenset) else tag, list(value), foreign, depth)
     elif isinstance(value, range):
         _items(put, b"r", [value.start, value.stop, value.step], foreign, depth)
-    elif isinstance(value, _ITERATORS):
+    elif isinstance(value, _ITERATORS) or type(value).__module__ == "itertools":
         _items(put, b"g", list(islice(value, DRAWN)), foreign, depth)
     else:
         _encode_rarer(value, foreign, put, depth)
+
+
+def _mapping_tag(value):
+    kind = type(value)
+    return {"Counter": b"C", "OrderedDict": b"O"}.get(kind.__name__, b"d") if kind.__module__ == "collections" else b"d"
 
 
 def _encode_rarer(value, foreign, put, depth):
@@ -124,7 +131,7 @@ def decode(body, native=None):
     Raises:
         ValueError, TypeError: the bytes are no value.
     """
-    value, end = _decode(body, 0, native, NESTED)
+    value, end = _decode(body, 0, native, RETURNED if native else NESTED)
     if end != len(body):
         raise ValueError("trailing bytes")
     return value
@@ -180,6 +187,11 @@ def _container(tag, items):
         return _CONTAINERS[tag](items)
     if tag == b"d":
         return dict(zip(items[::2], items[1::2]))
+    if tag in (b"C", b"O"):
+        import collections
+
+        kind = collections.Counter if tag == b"C" else collections.OrderedDict
+        return kind(dict(zip(items[::2], items[1::2])))
     if tag == b"r":
         return range(*items)
     if tag == b"Q":
