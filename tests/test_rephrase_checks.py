@@ -120,7 +120,7 @@ PAIRS = [
     ("A pen costs $3. What do 4 cost?", "What do 4 pens cost at 3 cents each?", "12", "units"),
     ("Ann rests 30 minutes every 2 hours. How long in 8?", "Ann rests 30 hours every 2 minutes. How long in 8?", "120",
      "units"),
-    ("How much is paid in a day at $3 for each of 4?", "How much is paid in a week at $3 for each of 4?", "12", "units"),
+    ("How much is paid in a day at $3 for each of 4?", "What is paid in a week at $3 for each of 4?", "12", "units"),
     ("How much is paid in a day at $3 for each of 4?", "What is the daily pay at $3 for each of 4?", "12", None),
     ("A car goes 60 km/h for 2 h. How far?", "A car goes 60 kilometers per hour for 2 hours. How far?", "120", None),
     ("It is 20°C, then 5°C less. How cold?", "From 20 degrees Celsius it gets 5 degrees colder. How cold?", "15", None),

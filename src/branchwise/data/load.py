@@ -122,7 +122,9 @@ def _read_csv(path: Path) -> Iterator[dict[str, Any]]:
             for row in reader:
                 if None in row or None in row.values():
                     which = "more" if None in row else "fewer"
-                    raise DataError(f"{path}, line {reader.line_num}: {which} cells than the header's {len(columns)}")
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: {which} cells than the header's {len(columns)} columns"
+                    )
                 yield row
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(f"{path}, line {reader.line_num + 1}: not CSV in UTF-8 ({error})") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from random import Random
@@ -50,11 +51,16 @@ class Endpoint:
                 f"rephrase.writer: {name!r} needs a key; set the environment variable {config.api_key_env}, "
                 "or rephrase.base_url for an endpoint of your own"
             )
+        if config.base_url is not None and not re.match(r"https?://[^/]", config.base_url):
+            raise ConfigError(f"rephrase.base_url: {config.base_url!r} is no address; write http://HOST:PORT/v1")
         self.name, self.config, self.backoff = name, config, backoff
         self.model = name.partition(":")[2]
-        self.client = openai.AsyncOpenAI(
-            api_key=key or "none", base_url=config.base_url, timeout=config.timeout, max_retries=0
-        )
+        try:
+            self.client = openai.AsyncOpenAI(
+                api_key=key or "none", base_url=config.base_url, timeout=config.timeout, max_retries=0
+            )
+        except ValueError as error:  # httpx's of a host or port that cannot be
+            raise ConfigError(f"rephrase.base_url: {config.base_url!r} is no address ({error})") from None
         self.random = Random()  # of waiting times alone: what is written does not depend on it
         self.throttle = Throttle(config.concurrency, self.random)
         self.replies = 0
@@ -144,24 +150,36 @@ def read_completion(body: str, prompt: str = "") -> Reply | Trouble:
 
     A server that counts no tokens has them estimated, so that budgets hold.
     """
+    parsed = _parsed_or_text(body)
     try:
-        parsed: Any = json.loads(body)
         choice = parsed["choices"][0]
-        message = choice["message"]
-        refusal, content = message.get("refusal"), message.get("content")
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return of_body(_parsed_or_text(body))
+        content, refusal = choice["message"].get("content"), choice["message"].get("refusal")
+    except (LookupError, TypeError, AttributeError):
+        return of_body(parsed)
+    if isinstance(content, list):  # parts, as messages to a model may be
+        content = "".join(
+            part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)
+        )
     if not isinstance(content, str | None):
         return of_body(parsed)
-    usage = parsed.get("usage") or {}
-    text = content or refusal
-    asked = usage.get("prompt_tokens") or count_tokens(prompt)
-    replied = usage.get("completion_tokens") or count_tokens(text or "")
-    return Reply(text, choice.get("finish_reason"), int(asked), int(replied), str(parsed.get("model") or ""))
+    refused = bool(refusal) and not content
+    text = content or (str(refusal) if refused else None)
+    text = text and text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # no store holds half a pair
+    usage = parsed.get("usage")
+    asked, replied = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
+    finish = "refusal" if refused else str(choice.get("finish_reason") or "") or None
+    model = str(parsed.get("model") or "")
+    return Reply(text, finish, asked or count_tokens(prompt), replied or count_tokens(text or ""), model)
+
+
+def _count(usage: Any, name: str) -> int:
+    """Tokens that the server counted; 0 where it counted none, or what it says is no count."""
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _parsed_or_text(body: str) -> Any:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body
