@@ -210,7 +210,7 @@ def test_parts_half_pairs_and_refusals_are_read():
 
 @pytest.mark.parametrize("address", ["localhost:8000/v1", "http://", "ftp://x", "http://[::1"])
 def test_what_is_no_address_is_told_before_anything_is_sent(store, address):
-    with pytest.raises(ConfigError, match="rephrase.base_url: .* is no address"):
+    with pytest.raises(ConfigError, match=r"rephrase\.base_url: .* is no address"):
         ask(address, store)
 
 

@@ -68,7 +68,7 @@ class EvaluationSettings(Section):
             model=ModelConfig(path=self.model),
             data=self.data,
             rewards=self.rewards,
-            tree=TreeConfig(marker=self.marker, thoughts=self.samples),
+            tree=TreeConfig(marker=self.marker, thoughts=max(2, self.samples)),  # training has no pools of 1
             sampling=SamplingConfig(
                 temperature=self.temperature or 1.0,
                 top_p=self.top_p,

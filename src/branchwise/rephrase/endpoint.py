@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
 from branchwise.config_rephrase import RephraseConfig
 from branchwise.errors import ConfigError
@@ -51,16 +51,13 @@ class Endpoint:
                 f"rephrase.writer: {name!r} needs a key; set the environment variable {config.api_key_env}, "
                 "or rephrase.base_url for an endpoint of your own"
             )
-        if config.base_url is not None and not re.match(r"https?://[^/]", config.base_url):
+        if config.base_url is not None and not _is_address(config.base_url):
             raise ConfigError(f"rephrase.base_url: {config.base_url!r} is no address; write http://HOST:PORT/v1")
         self.name, self.config, self.backoff = name, config, backoff
         self.model = name.partition(":")[2]
-        try:
-            self.client = openai.AsyncOpenAI(
-                api_key=key or "none", base_url=config.base_url, timeout=config.timeout, max_retries=0
-            )
-        except ValueError as error:  # httpx's of a host or port that cannot be
-            raise ConfigError(f"rephrase.base_url: {config.base_url!r} is no address ({error})") from None
+        self.client = openai.AsyncOpenAI(
+            api_key=key or "none", base_url=config.base_url, timeout=config.timeout, max_retries=0
+        )
         self.random = Random()  # of waiting times alone: what is written does not depend on it
         self.throttle = Throttle(config.concurrency, self.random)
         self.replies = 0
@@ -143,6 +140,14 @@ class Endpoint:
 
     async def close(self) -> None:
         await self.client.close()
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port or a bracket
+        return False
 
 
 def read_completion(body: str, prompt: str = "") -> Reply | Trouble:

@@ -57,7 +57,7 @@ def collect_run(folder: str | Path, tree_bytes: int | None) -> RunData:
             run.index.append([file.stem, line, *summarise(tree)])
             if not file.stem.startswith("held-out"):
                 rewards += [node["reward"] for node in leaves(tree) if node["reward"] is not None]
-                advantages += [node["advantage"] for node in tree["nodes"] if "advantage" in node]
+                advantages += [node["advantage"] for node in tree["nodes"] if node.get("advantage") is not None]
         run.chunks[file.stem] = json.dumps(trees, ensure_ascii=False, separators=(",", ":"))
     run.data["distributions"] = {"reward": histogram(rewards), "advantage": histogram(advantages)}
     run.data["tree_files"] = {"shown": len(kept), "all": len(files)}
