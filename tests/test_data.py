@@ -218,6 +218,11 @@ def test_ids_are_the_rows_own_where_they_are_unique():
 # --- prompts
 
 
+def test_a_template_without_a_place_for_the_question_is_refused():
+    with pytest.raises(DataError, match="no place for the question"):
+        made([{"question": "a"}], template="Think step by step.")
+
+
 def test_rows_that_share_an_id_are_named():
     found, report = made([{"question": q, "id": i} for q, i in (("a", "x"), ("b", None), ("c", "x"))])
     assert [q.id for q in found] == ["1", "2", "3"] and "rows 1, 3 have the id 'x'" in str(report)

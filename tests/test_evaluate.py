@@ -144,6 +144,17 @@ def test_a_setting_that_cannot_be_is_named(model, problems, tmp_path, key, value
         run_eval([model], [problems], tmp_path, OPTIONS | {key: value}, say=lambda line: None)
 
 
+def test_training_data_that_are_not_there_are_told_before_anything_is_sampled(model, problems, tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        run_eval([model], [problems], tmp_path / "out", OPTIONS, train_data=str(tmp_path / "a.jsonl"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_without_rows_of_the_suite_is_named(problems):
+    with pytest.raises(ConfigError, match=r"mmlu-stem: none of the 7 rows of .*sums\.jsonl"):
+        suite_rows(find_suite(f"mmlu-stem={problems}"), None)
+
+
 def test_two_models_are_compared_problem_by_problem(whole, model, problems, tmp_path):
     other = str(tiny.save(tmp_path / "other", seed=1))
     text = run_eval([model, other], [problems], tmp_path / "out", OPTIONS, say=lambda line: None)

@@ -229,6 +229,10 @@ class Template:
         self.text = text
         self.columns = {match["column"] for match in self._PARTS.finditer(text) if match["column"]}
         """What the text asks for."""
+        if not self.columns:
+            raise DataError(
+                f"data.template: {text!r} has no place for the question; write {{question}} where it stands"
+            )
         for column in sorted(self.columns - {*columns, "question"}):
             raise DataError(
                 f"data.template: {{{column}}} is no column of {name}; the columns found are {', '.join(columns)} "
