@@ -44,19 +44,23 @@ def main_options(
 
 @app.command(
     epilog="Examples:  `branchwise train recipes/quickstart/config.yaml`  ·  "
-    "`branchwise train my.yaml train.steps=20 tree.answers=4`  ·  `branchwise train my.yaml --dry-run`"
+    "`branchwise train my.yaml train.steps=20 tree.answers=4`  ·  `branchwise train my.yaml --dry-run`  ·  "
+    "`branchwise train my.yaml --resume`"
 )
 def train(
     config: Annotated[Path, typer.Argument(help="A YAML file.", metavar="CONFIG.yaml")],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="key=value, laid over it.", metavar="[KEY=VALUE]…")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest whole checkpoint, to the bit.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check config and data; load no weights.")] = False,
 ) -> None:
     """Train a model.
 
     Exit codes: 0 trained, 1 the run failed, 2 the config or the data cannot be, 3 nothing was learnt (no update had a
-    gradient), 130 interrupted.
+    gradient), 130 interrupted and 143 terminated (the state is saved).
     """
     from branchwise.config import load_config
     from branchwise.train.progress import hush_bars
@@ -71,7 +75,7 @@ def train(
         return
     from branchwise.train.trainer import Trainer
 
-    summary = Trainer(config=settings).train()
+    summary = Trainer(config=settings).train(resume_from_checkpoint=resume)
     if summary["updates"] == 0:
         typer.echo(
             "nothing was learnt: no update had a gradient (every pool was uniform or lacked rewards; see the warnings)",

@@ -213,8 +213,10 @@ class TrainConfig(Section):
     """Batches that may be sampled ahead, while the policy updates; 0 is exact. Trees are then up to so many steps
     stale, which algorithm.correction weighs. Needs engine: vllm_server."""
     seed: int = 0
-    save_every: int = Field(0, ge=0)
-    """Steps between checkpoints; 0: only the final model."""
+    save_every: int = Field(50, ge=0)
+    """Steps between checkpoints, from which a run is resumed to the bit; 0: only the final model."""
+    keep_checkpoints: int = Field(3, ge=0)
+    """The newest so many can be resumed from, 0: all; older ones keep their model alone."""
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = []
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: a CUDA GPU where there is one, else the CPU; Apple's GPU (mps) only where it is asked for."""

@@ -22,6 +22,8 @@ class Batch:
     """Uniform, and replaced by others (`resample`)."""
     expanded: Counter[str] = field(default_factory=Counter)
     """Trees whose rephrasings were sampled because the original's pool was uniform, by how it was (`expand`)."""
+    cursor: int = 0
+    """Where the stream of questions stood after it."""
     logged: dict[str, list[float]] = field(default_factory=dict)
     """What reward functions gave to `log_metric`, by name."""
 

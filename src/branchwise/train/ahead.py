@@ -26,11 +26,14 @@ class Ahead:
         steps: of the whole run.
         depth: `train.async_depth`.
         interrupt: ends what is being sampled; called when the run ends within a batch.
+        first: the step to begin with.
     """
 
-    def __init__(self, collect: Collect, steps: int, depth: int, interrupt: Callable[[], None]) -> None:
-        self.collect, self.steps, self.depth, self.interrupt = collect, steps, depth, interrupt
-        self.updates = 0
+    def __init__(
+        self, collect: Collect, steps: int, depth: int, interrupt: Callable[[], None], first: int = 1
+    ) -> None:
+        self.collect, self.steps, self.depth, self.interrupt, self.first = collect, steps, depth, interrupt, first
+        self.updates = first - 1
         self._state = threading.Condition()
         self._ready: deque[tuple[Batch, int, Stopwatch]] = deque()
         self._sampling = self._pausing = self._closed = False
@@ -56,7 +59,7 @@ class Ahead:
         """
         if not self.depth:
             return self.collect(step, clock)
-        if not self._thread.is_alive() and step == 1:
+        if not self._thread.is_alive() and step == self.first:
             self._thread.start()
         with clock("waiting"), self._state:
             self._state.wait_for(lambda: self._ready or self._error)
@@ -90,7 +93,7 @@ class Ahead:
 
     def _work(self) -> None:
         try:
-            for step in range(1, self.steps + 1):
+            for step in range(self.first, self.steps + 1):
                 if not self._begin(step):
                     return
                 clock, version = Stopwatch(), self.updates

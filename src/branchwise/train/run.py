@@ -6,13 +6,17 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+import torch
+from safetensors import SafetensorError
 
 from branchwise.algorithm.objective import means
+from branchwise.config import ConfigError
 from branchwise.evaluate.heldout import HeldOut, held_out_mean
 from branchwise.rollout.collect import Batch
+from branchwise.train.checkpoint import STATE, damage, newest_whole, restore, state_of, thin_out, write_checkpoint
 from branchwise.train.diagnostics import Diagnostics
 from branchwise.train.metrics import Spread, Stopwatch, batch_metrics, batch_sums, missing_reasons
 from branchwise.train.progress import Display
@@ -22,6 +26,9 @@ from branchwise.tree import Tree
 
 if TYPE_CHECKING:
     from branchwise.train.trainer import Trainer
+
+RECORD = ("held_out", "best_step", "training_seconds", "totals")
+"""What of a run goes on where it is resumed."""
 
 
 class Run:
@@ -34,12 +41,13 @@ class Run:
         self.best_step: int | None = None
         self.training_seconds = 0.0
         self.totals: Counter[str] = Counter()
+        self.first_step = 1
         self.spread = Spread(self.config.reward_limits.flat_steps)
         self.diagnostics = Diagnostics(trainer.config, trainer.world)
 
     def __enter__(self) -> Self:
         if self.world.is_main:
-            self.directory = RunDirectory(self.config, self.trainer.tokenizer.decode)
+            self.directory = RunDirectory(self.config, self.trainer.tokenizer.decode, self.first_step - 1)
             if self.directory.earlier:
                 self.display.say(f"the run that was in {self.directory.path} is now in {self.directory.earlier}")
         if self.config.train.trackers:
@@ -129,17 +137,77 @@ class Run:
             self.best_step = step
             self._save("best")
 
-    def save(self, step: int) -> None:
-        """Write a checkpoint, or after the last step the final model."""
-        last = step == self.config.train.steps
-        self._save("model" if last else f"checkpoints/{step:06d}")
-        if last:
+    def save(self, step: int, cursor: int) -> None:
+        """Write a checkpoint, or after the last step the final model.
+
+        Args:
+            cursor: how many questions this process had drawn for the steps so far.
+        """
+        if step == self.config.train.steps:
+            self._save("model")
             self.display.say(f"the model is in {Path(self.config.train.output_dir) / 'model'}")
+            return
+        state = state_of(self.trainer, self, step, cursor)
+        if self.world.is_main:
+            self._checkpoint(step, state)
+        self.world.wait()
+
+    def _checkpoint(self, step: int, state: dict[str, Any]) -> None:
+        def fill(folder: Path) -> None:
+            self.trainer.policy.save(folder)
+            torch.save(state, folder / STATE)
+
+        checkpoints = self.directory.path / "checkpoints"
+        self.directory.sync()
+        try:
+            write_checkpoint(checkpoints / f"{step:06d}", fill)
+        except (OSError, RuntimeError, SafetensorError) as error:  # the latter two are torch's and safetensors' own
+            self.display.warn(f"step {step}: no checkpoint could be written, and the run goes on: {error}")
+        else:
+            thin_out(checkpoints, self.config.train.keep_checkpoints)
 
     def _save(self, name: str) -> None:
         if self.world.is_main:
-            self.trainer.policy.save(self.directory.path / name)
+            write_checkpoint(self.directory.path / name, self.trainer.policy.save)
         self.world.wait()
+
+    def resume(self, wanted: Literal[True] | str | Path) -> int:
+        """Put the run where a checkpoint left it; return the first step to take.
+
+        Args:
+            wanted: a checkpoint's folder; True: the newest that is whole, and where there is none a new run.
+
+        Raises:
+            ConfigError: the checkpoint is damaged, or the config has changed in what the remaining steps depend on.
+        """
+        if wanted is True:
+            folder, passed_over = newest_whole(Path(self.config.train.output_dir) / "checkpoints")
+            self.trainer.notes += [f"warning: {line}" for line in passed_over]
+        else:
+            folder = Path(wanted)
+            if (wrong := damage(folder)) is not None:
+                raise ConfigError(f"--resume: {folder} is damaged: {wrong}; name another, or none for the newest whole")
+        if folder is None:
+            self.trainer.notes.append("there is no whole checkpoint to resume from: a new run begins")
+            return 1
+        # a run's own file, which holds more than tensors
+        state = torch.load(folder / STATE, map_location="cpu", weights_only=False)
+        restore(self.trainer, self, state)
+        self.first_step = state["step"] + 1
+        self.trainer.notes.append(f"resumed from {folder}, after step {state['step']}")
+        return self.first_step
+
+    def state(self) -> dict[str, Any]:
+        """What the record of further steps depends on."""
+        looked_back = {"spread": self.spread, "spikes": self.diagnostics.spikes, "thoughts": self.diagnostics.thoughts}
+        return looked_back | {key: getattr(self, key) for key in RECORD}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on with the record of an earlier process."""
+        self.spread = state["spread"]
+        self.diagnostics.spikes, self.diagnostics.thoughts = state["spikes"], state["thoughts"]
+        for key in RECORD:
+            setattr(self, key, state[key])
 
     def summary(self) -> dict[str, Any]:
         """What summary.json holds."""

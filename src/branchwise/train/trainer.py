@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from transformers import get_scheduler, set_seed
 
 from branchwise.config import Config, Source, load_config
@@ -27,6 +28,7 @@ from branchwise.train.ahead import Ahead
 from branchwise.train.metrics import Stopwatch
 from branchwise.train.optimizer import make_optimizer
 from branchwise.train.run import Run
+from branchwise.train.signals import Signals
 from branchwise.train.update import update
 from branchwise.train.world import World
 from branchwise.tree import Question, Tree
@@ -93,14 +95,25 @@ class Trainer:
             c, self.policy.model, self.tokenizer, precision=self.policy.precision, device=self.policy.device
         )
 
-    def train(self) -> dict[str, Any]:
-        """Run all steps; write the run directory; return the summary that summary.json holds."""
+    def train(self, resume_from_checkpoint: bool | str | Path = False) -> dict[str, Any]:
+        """Run all steps; write the run directory; return the summary that summary.json holds.
+
+        Args:
+            resume_from_checkpoint: a checkpoint's folder, or True for the run's newest whole one, if there is any.
+
+        Raises:
+            ConfigError: the checkpoint is damaged, or the config has changed since.
+            SystemExit: control-C or SIGTERM ended it; the state is saved.
+        """
         c = self.config
         self.rewards.start()
-        ahead = Ahead(self.collect, c.train.steps, c.train.async_depth, interrupt=self.engine.close)
-        with closing(self.engine), Run(self) as run, ahead:
-            run.evaluated(0, self.evaluate())
-            for step in range(1, c.train.steps + 1):
+        run = Run(self)
+        first = run.resume(resume_from_checkpoint) if resume_from_checkpoint else 1
+        ahead = Ahead(self.collect, c.train.steps, c.train.async_depth, self.engine.close, first)
+        with closing(self.engine), run, ahead, Signals(run.display.say) as signals:
+            if first == 1:
+                run.evaluated(0, self.evaluate())
+            for step in range(first, c.train.steps + 1):
                 clock = Stopwatch()
                 batch = ahead.take(step, clock)
                 with clock("update"):
@@ -110,12 +123,15 @@ class Trainer:
                     self.engine.sync(self.policy.model)
                 ahead.updated(step)
                 run.stepped(step, batch, result, clock)
+                signals.wait = True
                 last = step == c.train.steps
                 if last or (c.eval.every and step % c.eval.every == 0):
                     with ahead.paused():
                         run.evaluated(step, self.evaluate())
-                if last or (c.train.save_every and step % c.train.save_every == 0):
-                    run.save(step)
+                if last or signals.asked or (c.train.save_every and step % c.train.save_every == 0):
+                    run.save(step, batch.cursor)
+                if signals.asked and not last:
+                    raise SystemExit(signals.exit_code())
             return run.summary()
 
     def collect(self, step: int, clock: Stopwatch) -> Batch:
@@ -129,6 +145,7 @@ class Trainer:
             count=self.world.share(self.config.train.questions),
         )
         batch.logged, self.rewards.logged = self.rewards.logged, {}
+        batch.cursor = self.stream.cursor
         return batch
 
     def evaluate(self) -> list[Tree]:
@@ -166,10 +183,13 @@ class Trainer:
 
 
 def _with_kv_memory(config: Config, device: torch.device, processes: int) -> Config:
-    """The config with `sampling.kv_memory_gb` in it."""
+    """The config with `sampling.kv_memory_gb` in it: that of the run in the same folder, or from what is free now."""
     if config.sampling.kv_memory_gb is not None:
         return config
-    sampling = config.sampling.model_copy(update={"kv_memory_gb": kv_memory_gb(device, processes)})
+    earlier = Path(config.train.output_dir) / "config.yaml"
+    settings = yaml.safe_load(earlier.read_text(encoding="utf-8")) if earlier.is_file() else {}
+    known = (settings or {}).get("sampling", {}).get("kv_memory_gb")
+    sampling = config.sampling.model_copy(update={"kv_memory_gb": known or kv_memory_gb(device, processes)})
     return config.model_copy(update={"sampling": sampling})
 
 
