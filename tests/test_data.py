@@ -69,6 +69,27 @@ def test_what_is_no_row_is_reported_with_its_place(tmp_path):
         rows_of(tmp_path / "a.csv", b"question,answer\nq,1,2\n")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'question,answer\n"What is 1 + 1?,2\n', "line 2: not CSV .*unexpected end"),
+        (b"question,answer\nWhat is 1 + 1?,2\nWhat is 2", "line 3: fewer cells than the header's 2"),
+        (b"question,question\na,b\n", "names the column 'question' twice"),
+    ],
+)
+def test_a_csv_that_is_cut_short_or_ambiguous_is_reported_with_its_place(tmp_path, content, message):
+    with pytest.raises(DataError, match=message):
+        rows_of(tmp_path / "a.csv", content)
+    assert rows_of(tmp_path / "b.csv", b" question, answer\nq,1\n").rows == [{"question": "q", "answer": "1"}]
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', "9" * 5000, "[" * 100_000])
+def test_json_that_no_tool_can_read_is_reported_with_its_place(tmp_path, value):
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: "):
+        rows_of(tmp_path / "a.jsonl", f'{{"question": {value}}}'.encode())
+    assert rows_of(tmp_path / "b.jsonl", b'{"question": "\\ud83d\\ude00"}').rows == [{"question": "\U0001f600"}]
+
+
 def test_csv_and_parquet_hold_the_same_rows(tmp_path):
     rows = [{"question": 'say "a",\nthen b', "answer": "1"}, {"question": "q2", "answer": "2"}]
     with (tmp_path / "a.csv").open("w", newline="") as file:
@@ -195,6 +216,23 @@ def test_ids_are_the_rows_own_where_they_are_unique():
 
 
 # --- prompts
+
+
+def test_a_template_without_a_place_for_the_question_is_refused():
+    with pytest.raises(DataError, match="no place for the question"):
+        made([{"question": "a"}], template="Think step by step.")
+
+
+def test_rows_that_share_an_id_are_named():
+    found, report = made([{"question": q, "id": i} for q, i in (("a", "x"), ("b", None), ("c", "x"))])
+    assert [q.id for q in found] == ["1", "2", "3"] and "rows 1, 3 have the id 'x'" in str(report)
+    assert made([{"question": "a", "id": None}, {"question": "b", "id": "z"}])[0][0].id == "1"
+
+
+def test_parts_of_a_message_may_be_bare_texts():
+    question = only([{"prompt": [{"role": "user", "content": ["What is", {"type": "image", "image": "a.png"}]}]}])
+    parts = question.phrasings[0][0]["content"]
+    assert parts == [{"type": "text", "text": "What is"}, {"type": "image", "image": "a.png"}]
 
 
 def test_system_prompt_examples_and_template_make_chat_turns():

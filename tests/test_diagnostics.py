@@ -198,3 +198,13 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path):
     (tmp_path / "config.yaml").write_text("train: {steps: 3}\n")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "reward": 0.5}\n{"step": 2, "rew')
     assert [step["step"] for step in read_history(tmp_path).steps] == [1]
+
+
+def test_metrics_that_are_not_finite_are_told_and_left_out_of_the_rest():
+    nan = float("nan")
+    steps = [{"reward": nan if i % 2 else 0.5, "grad_norm": float("inf") if i == 3 else 1.0} for i in range(12)]
+    h = history(steps, [(0, nan), (12, nan)])
+    assert h.values("reward").tolist() == [0.5] * 6 and h.mean("grad_norm") == 1.0
+    (finding,) = [f for f in diagnose(h) if f.what == "metrics are not finite"]
+    assert "reward (6)" in finding.evidence and "grad_norm (1)" in finding.evidence
+    assert not any("nan" in str(f) for f in diagnose(h))

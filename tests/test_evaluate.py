@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -121,6 +122,37 @@ def test_a_killed_process_goes_on_where_it_was(whole, model, problems, tmp_path)
 def test_other_settings_are_not_mixed_into_a_stored_evaluation(whole, model, problems):
     with pytest.raises(ConfigError, match=r"holds an evaluation with seed: 0, not 7"):
         run_eval([model], [problems], whole[0], {**OPTIONS, "seed": 7}, say=lambda line: None)
+
+
+def test_another_k_is_scored_from_the_stored_samples(whole, model, problems, tmp_path):
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    text = run_eval([model], [problems], tmp_path, OPTIONS | {"k": [1, 2]}, say=lambda line: None)
+    assert "pass@2" in text and "pass@3" not in text and samples(tmp_path) == samples(whole[0])
+
+
+def test_a_single_greedy_sample_is_an_evaluation(model, problems, tmp_path):
+    options = OPTIONS | {"samples": 1, "k": [1], "temperature": 0.0, "limit": 1}
+    assert "avg@1" in run_eval([model], [problems], tmp_path, options, say=lambda line: None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("samples", 0), ("k", [0]), ("k", ["a"]), ("temperature", -1.0), ("engine", "foo"), ("dtype", "float99")],
+)
+def test_a_setting_that_cannot_be_is_named(model, problems, tmp_path, key, value):
+    with pytest.raises(ConfigError, match=key):
+        run_eval([model], [problems], tmp_path, OPTIONS | {key: value}, say=lambda line: None)
+
+
+def test_training_data_that_are_not_there_are_told_before_anything_is_sampled(model, problems, tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        run_eval([model], [problems], tmp_path / "out", OPTIONS, train_data=str(tmp_path / "a.jsonl"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_without_rows_of_the_suite_is_named(problems):
+    with pytest.raises(ConfigError, match=r"mmlu-stem: none of the 7 rows of .*sums\.jsonl"):
+        suite_rows(find_suite(f"mmlu-stem={problems}"), None)
 
 
 def test_two_models_are_compared_problem_by_problem(whole, model, problems, tmp_path):

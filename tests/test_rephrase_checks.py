@@ -105,6 +105,41 @@ PAIRS = [
     ("Find the sum of all positive integers whose digits are distinct prime numbers.",
      "What color do patient people prefer for a garden fence, and why is it so?", "12", "topic"),
     ("Tom has 7 pens.", "...", "7", "empty"),
+    *[("A pen costs $3. What do 4 cost?", text, "12", "scaffold") for text in (
+        "Here you go:\n\nWhat do 4 pens cost at $3 each?", "Here it is: what do 4 pens cost at $3 each?",
+        "Great question! What do 4 pens cost at $3 each?", "New question: What do 4 pens cost at $3 each?",
+        "Version 1: What do 4 pens cost at $3 each?", "**Question:** What do 4 pens cost at $3 each?",
+        "What do 4 pens cost at $3 each? Answer:", "Hmm, what do 4 pens cost at $3 each?",
+        "The user wants other words. What do 4 pens cost at $3 each?",
+        "We need to write it otherwise. What do 4 pens cost at $3 each?",
+        "Unfortunately, I do not know what 4 pens at $3 cost. Can you tell?",
+        "What do 4 pens cost at $3 each? Could you provide more details?",
+    )],
+    ("A pen costs $3. What do 4 cost?", "Here is what we know: a pen costs $3. What do 4 cost?", "12", None),
+    ("A pen costs $3. What do 4 cost?", "Could you provide the cost of 4 pens at $3 each?", "12", None),
+    ("A pen costs $3. What do 4 cost?", "What do 4 pens cost at 3 cents each?", "12", "units"),
+    ("Ann rests 30 minutes every 2 hours. How long in 8?", "Ann rests 30 hours every 2 minutes. How long in 8?", "120",
+     "units"),
+    ("How much is paid in a day at $3 for each of 4?", "What is paid in a week at $3 for each of 4?", "12", "units"),
+    ("How much is paid in a day at $3 for each of 4?", "What is the daily pay at $3 for each of 4?", "12", None),
+    ("A car goes 60 km/h for 2 h. How far?", "A car goes 60 kilometers per hour for 2 hours. How far?", "120", None),
+    ("It is 20°C, then 5°C less. How cold?", "From 20 degrees Celsius it gets 5 degrees colder. How cold?", "15", None),
+    ("He sells 5 of 8 pens. How many are left?", "How many are left?\n- he has 8 pens\n- 5 are sold", "3", None),
+    ("Find $x$ with $3x = 4$. Write it as a fraction.", "If \\(3x = 4\\), give \\(x\\) as a fraction.", "4/3", None),
+    ("Find $x$ such that $\\frac{x}{3} = 4$.", "What is $x$ if $\\frac{x}{3} = 4?", "12", "latex"),
+    ("A pen costs $ 3. What do 4 cost?", "A pen costs $ three. What do 4 cost?", "12", None),
+    ("He earned $40000 four years ago. How much now?", "How much now, if he earned $40000 4 years ago?", "1", None),
+    ("Which is red?\nA) blood\nB) snow\nC) coal", "Which of them is red?\nA) blood\nB) snow", "A", "form"),
+    ("Which is red?\nA) blood\nB) snow", "Which of them is red?\nA) snow\nB) blood", "A", "form"),
+    ("Which is red?\nA) blood\nB) snow", "Which of them is red?\nB) blood\nA) snow", "A", "form"),
+    ("Which is red?\nA) blood\nB) snow", "Which of them is red?\nA) blood (right)\nB) snow", "A", "form"),
+    ("Which is red?\nA) blood\nB) snow", "Which of them is red?\n(A) Blood\n(B) Snow.", "A", None),
+    ("Which is red?\nA) blood\nB) snow", "Which of them is not red?\nA) blood\nB) snow", "A", "conditions"),
+    ("Which of 3 and 4 does not divide 6?", "Which of 3 and 4 fails to divide 6?", "4", None),
+    ("Find the least positive integer above 3.", "Find the least integer above 3.", "4", "conditions"),
+    ("Find the least integer above 3.", "What is the least odd integer above 3?", "4", "conditions"),
+    ("Find the least integer above 3.", "What is the least whole number above 3?", "4", None),
+    ("Who wrote the novel Emma?", "Which author (Austen, Jane) wrote the novel Emma?", "Jane Austen", "answer"),
 ]  # fmt: skip
 
 
@@ -119,6 +154,7 @@ def test_a_duplicate_is_told_by_its_words_not_its_signs():
     assert reason(original, text) is None
     assert reason(original, text, others=["How many of Toms 4 pens are left?"]) is None
     assert reason(original, text, others=["how many of Tom's 3 pens are left"]).startswith("duplicate")
+    assert reason(original, text, others=["How many — of Tom’s 3 pens… are **left**?"]).startswith("duplicate")
 
 
 def test_each_check_can_be_switched_off():

@@ -11,6 +11,8 @@ from chat_server import Answer, ChatServer, limit
 from branchwise import ConfigError
 from branchwise.config_rephrase import RephraseConfig
 from branchwise.data.load import Rows
+from branchwise.rephrase.endpoint import read_completion
+from branchwise.rephrase.reply import read_reply
 from branchwise.rephrase.run import rephrase
 from branchwise.rephrase.trouble import read_retry_after
 
@@ -118,9 +120,11 @@ def test_a_spent_quota_stops_at_once_and_keeps_finished_work(store):
         Answer(200, raw='{"choices": [{"mess'),
         Answer(200, raw='{"error": {"message": "overloaded", "code": 503}}'),
         Answer(200, raw="null"),
+        Answer(200, raw="[" * 100_000),
+        Answer(200, raw='{"choices": [{"message": {"content": 5}}]}'),
         Answer(hang_up=True),
     ],
-    ids=str,
+    ids=lambda answer: str(answer)[:80],
 )
 def test_servers_that_stumble_are_asked_again(store, broken):
     with ChatServer(lambda seen, number: sound(seen) if number else broken) as server:
@@ -182,6 +186,32 @@ def test_tokens_are_estimated_where_the_server_counts_none(store):
 
     with ChatServer(behave) as server:
         assert 100 < ask(server, store).tokens < 300
+
+
+@pytest.mark.parametrize(
+    "usage", ["none", [1], {"prompt_tokens": "abc"}, {"prompt_tokens": -5}, {"prompt_tokens": 1e400}]
+)
+def test_tokens_that_are_no_count_are_estimated(usage):
+    body = {"choices": [{"message": {"content": "four words are here"}, "finish_reason": "stop"}], "usage": usage}
+    reply = read_completion(json.dumps(body), "a prompt")
+    assert reply.text == "four words are here" and reply.prompt_tokens > 0 and reply.reply_tokens > 0
+
+
+def test_parts_half_pairs_and_refusals_are_read():
+    def read(**message):
+        return read_completion(json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}))
+
+    assert read(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]).text == "ab"
+    assert read(content="a\ud800").text == "a\ufffd"
+    refused = read(content=None, refusal="24 3 5: no.")
+    assert read_reply(refused.text, refused.finish, QUESTION)[1] == "reply: the model refused"
+    assert read(content=None, refusal={"code": 1}).finish == "refusal"
+
+
+@pytest.mark.parametrize("address", ["localhost:8000/v1", "http://", "ftp://x", "http://[::1"])
+def test_what_is_no_address_is_told_before_anything_is_sent(store, address):
+    with pytest.raises(ConfigError, match=r"rephrase\.base_url: .* is no address"):
+        ask(address, store)
 
 
 def test_a_dead_host_stops_the_work_with_its_address(store):

@@ -72,6 +72,35 @@ def test_trees_are_flagged_by_what_they_are(run):
     assert dead[4] == 1 | 2 and dead[5] == 0
 
 
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    """A run whose numbers are not finite, everywhere that numbers are."""
+    run = write_run(tmp_path_factory.mktemp("runs") / "broken")
+    for file in (run / "metrics.jsonl", *(run / "trees").glob("*.jsonl")):
+        file.write_text(
+            re.sub(r'("[a-z_/]*(?:reward|mean|low|norm|logprob|advantage)": ?)[-+\d.e]+', r"\1NaN", file.read_text())
+        )
+    (run / "summary.json").write_text('{"training_seconds": Infinity}')
+    return run
+
+
+def test_a_run_with_numbers_that_are_not_finite_makes_a_page_and_a_screen(broken, tmp_path):
+    text = write_report([broken], tmp_path / "r.html").read_text()
+    data = re.search(r'id="data"[^>]*>(.*?)</script>', text, re.DOTALL)[1]
+    json.loads(data, parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
+    for chunk in collect_run(broken, None).chunks.values():
+        json.loads(chunk, parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
+    assert screen(read_history(broken)).renderables and sparkline([float("nan")]) == ""
+    assert sparkline([0.0, float("nan"), 1.0]) == "▁█"
+
+
+@pytest.mark.slow
+def test_a_page_of_numbers_that_are_not_finite_opens(browser, broken, tmp_path):
+    with opened(browser, write_report([broken], tmp_path / "r.html").as_uri()) as page:
+        assert "metrics are not finite" in page.inner_text("body")
+        assert page.locator("#tree .card").count() > 0
+
+
 def test_trees_of_evenly_spaced_steps_stand_for_a_long_run(run):
     all_bytes = sum(file.stat().st_size for file in (run / "trees").glob("*.jsonl"))
     kept = list(collect_run(run, all_bytes // 3).chunks)

@@ -106,6 +106,18 @@ def test_an_interval_stays_within_the_values_there_are():
     assert interval.high == 1.0 and 0 < interval.low < 0.95
 
 
+@pytest.mark.parametrize("k", [0, -1])
+def test_votes_of_nobody_are_refused(k):
+    with pytest.raises(ValueError, match="is not possible"):
+        majority_at_k(["a"], [True], k)
+
+
+def test_a_value_that_is_no_number_is_an_error():
+    for value in (float("nan"), float("inf"), None):
+        with pytest.raises(ValueError, match="leave its problem out"):
+            bootstrap([1.0, value])
+
+
 def test_no_problem_is_an_error():
     with pytest.raises(ValueError, match="no problem"):
         bootstrap([])

@@ -194,7 +194,7 @@ def evaluate(
     from branchwise.evaluate.command import powers_of_two, run_eval
 
     options = {
-        "samples": samples, "k": [int(i) for i in k.split(",")] if k else powers_of_two(samples),
+        "samples": samples, "k": k.split(",") if k else powers_of_two(samples),
         "temperature": temperature, "top_p": top_p, "max_thought_tokens": max_thought_tokens,
         "max_answer_tokens": max_answer_tokens, "marker": marker, "template": template,
         "system_prompt": system_prompt, "limit": limit, "seed": seed, "batch": batch, "device": device, "dtype": dtype,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +14,8 @@ from typing import Any
 from branchwise.config import ConfigError, Source
 
 GYM = "reasoning_gym:"
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""The escape of half a surrogate pair; most come in twos."""
 
 
 class DataError(ConfigError):
@@ -86,7 +89,10 @@ def _json_object(line: bytes, place: str) -> dict[str, Any]:
 
 def _parse_json(data: bytes, place: str) -> Any:
     try:
-        return json.loads(data.decode("utf-8"))
+        value = json.loads(data.decode("utf-8"))
+        if _HALF.search(data):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8") from None
     except json.JSONDecodeError as error:
@@ -94,6 +100,10 @@ def _parse_json(data: bytes, place: str) -> Any:
             f"{place}: not JSON ({error.msg}, column {error.colno}): is it cut short? "
             "A file is one object a line, or one list of objects"
         ) from None
+    except UnicodeEncodeError:
+        raise DataError(f"{place}: holds half of a surrogate pair (\\ud800 to \\udfff), which is no text") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets thousands deep
+        raise DataError(f"{place}: JSON that cannot be read ({error})") from None
 
 
 def _expect_object(row: Any, place: str) -> dict[str, Any]:
@@ -104,12 +114,16 @@ def _expect_object(row: Any, place: str) -> dict[str, Any]:
 
 def _read_csv(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
+        reader = csv.DictReader(file, strict=True)  # a quote that is never closed is an error, not a long cell
         try:
+            columns = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+            if twice := [name for name in columns if columns.count(name) > 1]:
+                raise DataError(f"{path}: the header names the column {twice[0]!r} twice")
             for row in reader:
-                if None in row:
+                if None in row or None in row.values():
+                    which = "more" if None in row else "fewer"
                     raise DataError(
-                        f"{path}, line {reader.line_num}: more cells than the header's {len(row) - 1} columns"
+                        f"{path}, line {reader.line_num}: {which} cells than the header's {len(columns)} columns"
                     )
                 yield row
         except (csv.Error, UnicodeDecodeError) as error:

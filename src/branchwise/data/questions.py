@@ -31,6 +31,8 @@ class Report:
     """Rephrasings that joined their questions."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Rephrasings left out, by reason."""
+    repeated_ids: str | None = None
+    """Which rows share an id, for one; questions then go by their rows' numbers."""
     too_long: list[str] = field(default_factory=list)
     """Questions left out because their prompt is longer than data.max_prompt_tokens."""
 
@@ -39,6 +41,8 @@ class Report:
         lines += [f"  row {number}: {reason}" for number, reason in self.rejected[:20]]
         if len(self.rejected) > 20:
             lines.append(f"  and {len(self.rejected) - 20} more")
+        if self.repeated_ids:
+            lines.append(f"  {self.repeated_ids}: ids are not unique, so questions go by the numbers of their rows")
         if self.too_long:
             some = ", ".join(self.too_long[:20])
             lines.append(f"  {len(self.too_long)} questions longer than data.max_prompt_tokens left out: {some}")
@@ -99,11 +103,13 @@ def questions(table: Rows, data: DataConfig, rephrasings: int = 0) -> tuple[list
             continue
         wordings = [text, *_wordings(row, text, rephrasings, report, f"{table.name}, row {number}")]
         prompts = tuple(build_prompt(row, key, wording, template, data) for wording in wordings)
-        found[number] = Question(str(row.get("id", number)), prompts, row)
+        found[number] = Question(str(number if row.get("id") is None else row["id"]), prompts, row)
     if not found:
         raise DataError(f"no usable row. {report}")
     report.usable = len(found)
-    if len({question.id for question in found.values()}) < len(found):
+    if repeated := [id for id, count in Counter(question.id for question in found.values()).items() if count > 1]:
+        rows = [str(number) for number, question in found.items() if question.id == repeated[0]]
+        report.repeated_ids = f"rows {', '.join(rows[:5])}{', …' if len(rows) > 5 else ''} have the id {repeated[0]!r}"
         return [replace(question, id=str(number)) for number, question in found.items()], report
     return list(found.values()), report
 
@@ -223,6 +229,10 @@ class Template:
         self.text = text
         self.columns = {match["column"] for match in self._PARTS.finditer(text) if match["column"]}
         """What the text asks for."""
+        if not self.columns:
+            raise DataError(
+                f"data.template: {text!r} has no place for the question; write {{question}} where it stands"
+            )
         for column in sorted(self.columns - {*columns, "question"}):
             raise DataError(
                 f"data.template: {{{column}}} is no column of {name}; the columns found are {', '.join(columns)} "
@@ -244,8 +254,14 @@ def question_text(value: Any) -> str:
         asked = [message for message in value if isinstance(message, Mapping) and message.get("role") == "user"]
         value = asked[-1].get("content") if asked else None
         if isinstance(value, list):
-            value = "\n".join(part["text"] for part in value if part.get("text"))
+            value = "\n".join(filter(None, map(_part_text, value)))
     return value if isinstance(value, str) else ""
+
+
+def _part_text(part: Any) -> str | None:
+    """The text of one part of a message's content, which some write as a bare string."""
+    text = part.get("text") if isinstance(part, Mapping) else part
+    return text if isinstance(text, str) else None
 
 
 def build_prompt(row: Mapping[str, Any], key: str, wording: str, template: Template, data: DataConfig) -> Prompt:
@@ -282,8 +298,8 @@ def _replace_text(messages: list[dict[str, Any]], text: str) -> list[dict[str, A
     last = max(i for i, message in enumerate(messages) if message["role"] == "user")
     content = messages[last]["content"]
     if isinstance(content, list):
-        first, *others = [i for i, part in enumerate(content) if part.get("type") == "text"]
-        content[first] = {**content[first], "text": text}
+        first, *others = [i for i, part in enumerate(content) if _part_text(part)]
+        content[first] = {"type": "text", **(content[first] if isinstance(content[first], dict) else {}), "text": text}
         content = [part for i, part in enumerate(content) if i not in others]
     else:
         content = text

@@ -81,6 +81,19 @@ def _idle(h: History) -> Iterator[Finding]:
         )
 
 
+def _not_finite(h: History) -> Iterator[Finding]:
+    if found := h.not_finite():
+        most = sorted(found, key=lambda key: -found[key])
+        told = ", ".join(f"{key} ({found[key]})" for key in most[:5])
+        more = f" and {len(most) - 5} more" if len(most) > 5 else ""
+        yield Finding(
+            "problem",
+            "metrics are not finite",
+            f"NaN or infinite, by steps: {told}{more}; the other findings leave such steps out",
+            "train.precision: float32, a lower train.learning_rate, and a look at what the reward returns",
+        )
+
+
 def _rewards(h: History) -> Iterator[Finding]:
     missing, leaves = h.values("missing_rewards").sum(), h.values("leaves").sum()
     if leaves and missing / leaves > 0.02:
@@ -109,8 +122,9 @@ def _learning(h: History) -> Iterator[Finding]:
     told = f"training reward went from {early.mean():.3f} to {late.mean():.3f}"
     if change < -2 * noise and change < -0.01:
         yield Finding("problem", "reward falls", told, "a lower train.learning_rate, or algorithm.kl")
-    if len(h.held_out) >= 2:
-        before, after = h.held_out[0], h.held_out[-1]
+    held_out = [record for record in h.held_out if np.isfinite(record["held_out/mean"])]
+    if len(held_out) >= 2:
+        before, after = held_out[0], held_out[-1]
         held = f"held-out from {before['held_out/mean']:.3f} to {after['held_out/mean']:.3f}"
         if rises and after["held_out/mean"] <= before["held_out/mean"]:
             yield Finding(
@@ -226,5 +240,5 @@ def _shape(h: History) -> Iterator[Finding]:
 
 
 RULES: tuple[Callable[[History], Iterator[Finding]], ...] = (
-    _uniform, _idle, _rewards, _learning, _thoughts, _lengths, _entropy, _spikes, _mismatch, _shape,
+    _uniform, _idle, _not_finite, _rewards, _learning, _thoughts, _lengths, _entropy, _spikes, _mismatch, _shape,
 )  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,16 @@ class History:
     """None while a run goes on, or where it was cut short."""
 
     def values(self, key: str) -> np.ndarray:
-        """A metric over the steps that have it."""
-        return np.array([step[key] for step in self.steps if step.get(key) is not None], dtype=np.float64)
+        """A metric over the steps that have it; values that are not finite are left out, see `not_finite`."""
+        values = np.array([step[key] for step in self.steps if step.get(key) is not None], dtype=np.float64)
+        return values[np.isfinite(values)]
+
+    def not_finite(self) -> dict[str, int]:
+        """In how many steps each metric is NaN or infinite; those that never are do not appear."""
+        found: Counter[str] = Counter()
+        for record in (*self.steps, *self.held_out):
+            found.update(k for k, value in record.items() if isinstance(value, float) and not math.isfinite(value))
+        return dict(found)
 
     def mean(self, key: str, last: int | None = None) -> float | None:
         """Mean of a metric, over the last so many steps that have it; None where none has."""

@@ -57,6 +57,7 @@ def run_eval(
     named = _models(models, checkpoints)
     run = run_of(next(iter(named.values()))[0])
     found = [(spec, find_suite(spec)) for spec in suites] or [_held_out(run)]
+    trained_on = load_rows(Source(path=train_data)).rows if train_data else None
     out = out or (run / "evals" if run else Path("evals"))
     embed = embedder(diversity_model) if diversity_model else None
     outcomes: list[Outcome] = []
@@ -70,7 +71,7 @@ def run_eval(
             problems = evaluate(settings, suite, folder, engine, say)
             outcome = Outcome(settings, name, suite.name, score(problems, settings.k, settings.correct_at), step)
             outcome.seconds = read_seconds(folder)
-            outcome.contamination = _contamination(problems, train_data, run_of(weights))
+            outcome.contamination = _contamination(problems, trained_on, run_of(weights))
             outcome.difference = _difference(firsts.setdefault(suite.name, problems), problems, settings)
             outcome.extra = _diversity(problems, embed)
             outcomes.append(outcome)
@@ -125,16 +126,16 @@ def _held_out(run: Path | None) -> tuple[str, Suite]:
     return source.path, Suite("held-out", source)
 
 
-def _contamination(problems: list[Problem], train_data: str | None, run: Path | None) -> Contamination | None:
-    """Against the named training data, else the run's own where it can still be read."""
-    if train_data is None and run is not None:
+def _contamination(
+    problems: list[Problem], rows: list[dict[str, Any]] | None, run: Path | None
+) -> Contamination | None:
+    """Against the named training data's rows, else the run's own where it can still be read."""
+    if rows is None and run is not None:
         source = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["data"]["train"]
         if source is None or not Path(source["path"]).is_file():
             return None
         rows = load_rows(Source.model_validate(source)).rows
-    elif train_data is not None:
-        rows = load_rows(Source(path=train_data)).rows
-    else:
+    if rows is None:
         return None
     return contamination({p.id: p.question for p in problems}, question_texts(rows))
 

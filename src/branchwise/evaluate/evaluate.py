@@ -36,8 +36,8 @@ def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: L
     config = settings.config()
     store = Store(folder, settings.model_dump())
     renderer = Renderer.of(engine.tokenizer, config)
-    questions, report = load_questions(suite_rows(suite, settings.limit).rows, settings.data, renderer)
-    say(f"{suite.name}: {str(report).removeprefix('the dataset: ')}")
+    questions, report = load_questions(suite_rows(suite, settings.limit), settings.data, renderer)
+    say(f"{suite.name}: {str(report).removeprefix(f'{report.name}: ')}")
     done = store.load(settings.batch, len(questions))
     if done:
         say(f"{suite.name}: {len(done)} of {len(questions)} problems are done already")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError
 
 from branchwise.config import (
     Config,
@@ -33,7 +33,7 @@ class EvaluationSettings(Section):
     """As it was named: `NAME`, `NAME=FILE`, a file, or `reasoning_gym:TASK`."""
     samples: int = Field(8, ge=1)
     """n: responses to each problem."""
-    k: tuple[int, ...] = (1, 2, 4, 8)
+    k: tuple[Annotated[int, Field(ge=1)], ...] = (1, 2, 4, 8)
     """pass@k and maj@k for each of these."""
     temperature: float = Field(0.6, ge=0)
     """0 is greedy."""
@@ -68,7 +68,7 @@ class EvaluationSettings(Section):
             model=ModelConfig(path=self.model),
             data=self.data,
             rewards=self.rewards,
-            tree=TreeConfig(marker=self.marker, thoughts=self.samples),
+            tree=TreeConfig(marker=self.marker, thoughts=max(2, self.samples)),  # training has no pools of 1
             sampling=SamplingConfig(
                 temperature=self.temperature or 1.0,
                 top_p=self.top_p,
@@ -91,7 +91,7 @@ def settings_for(model: str | Path, suite: Suite, spec: str, given: dict[str, An
     suite has none of its own; and its rewards for a file of the user's own.
 
     Raises:
-        ConfigError: the folder holds no weights.
+        ConfigError: the folder holds no weights, or a setting cannot be.
     """
     weights = weights_of(model)
     run = run_of(weights)
@@ -109,7 +109,11 @@ def settings_for(model: str | Path, suite: Suite, spec: str, given: dict[str, An
     values |= {key: value for key, value in given.items() if value is not None and key not in DataConfig.model_fields}
     values["marker"] = values.get("marker") or None  # '' asks for none
     data |= {key: value for key, value in given.items() if value is not None and key in DataConfig.model_fields}
-    return EvaluationSettings(**values, data=DataConfig(**data))
+    try:
+        return EvaluationSettings(**values, data=DataConfig(**data))
+    except ValidationError as error:
+        told = (f"{'.'.join(map(str, e['loc']))}: {e['input']!r}: {e['msg']}" for e in error.errors())
+        raise ConfigError("\n".join(told)) from None
 
 
 def with_kv_memory(settings: EvaluationSettings, folder: Path) -> EvaluationSettings:

@@ -71,7 +71,12 @@ def majority_at_k(
 
     Returns:
         None where there are fewer than k samples.
+
+    Raises:
+        ValueError: k is less than 1.
     """
+    if k < 1:
+        raise ValueError(f"maj@k: k={k} is not possible; give k >= 1")
     n = len(answers)
     if n < k:
         return None
@@ -110,11 +115,13 @@ def bootstrap(values_B: Sequence[float], resamples: int = 10_000, seed: int = 0)
         seed: of the resampling.
 
     Raises:
-        ValueError: no problem.
+        ValueError: no problem, or a value that is no finite number.
     """
     x_B = np.asarray(values_B, dtype=np.float64)
     if not len(x_B):
         raise ValueError("bootstrap: no problem has a value")
+    if not np.isfinite(x_B).all():
+        raise ValueError("bootstrap: a value is missing, NaN or infinite; leave its problem out")
     mean = float(x_B.mean())
     means = _resampled_means(x_B, resamples, seed)
     stretch = math.sqrt(len(x_B) / max(1, len(x_B) - 1))

@@ -9,6 +9,9 @@ from typing import Any
 
 from branchwise.config import ConfigError
 
+SCORING = {"k", "correct_at"}
+"""Settings that only the stored samples' scores depend on: another k needs no new samples."""
+
 
 @dataclass(slots=True)
 class Sample:
@@ -92,7 +95,7 @@ def _problem(record: dict[str, Any]) -> Problem:
 
 
 def _check_same(stored: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
-    for key in settings:
+    for key in settings.keys() - SCORING:
         if stored.get(key) != settings[key]:
             raise ConfigError(
                 f"{folder}: holds an evaluation with {key}: {json.dumps(stored.get(key))}, not "

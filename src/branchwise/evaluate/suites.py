@@ -146,7 +146,7 @@ def suite_rows(suite: Suite, limit: int | None) -> Rows:
     """The suite's rows as graders read them, at most `limit`: the first ones.
 
     Raises:
-        ConfigError: the rows lack a column that the suite needs.
+        ConfigError: the rows lack a column that the suite needs, or none belongs to it.
     """
     generated = suite.source.path.startswith(GYM)
     table = load_rows(suite.source.model_copy(update={"limit": limit}) if generated else suite.source)
@@ -162,4 +162,6 @@ def suite_rows(suite: Suite, limit: int | None) -> Rows:
             rows.append(prepared)
         if len(rows) == limit:
             break
+    if table.rows and not rows:
+        raise ConfigError(f"suite {suite.name}: none of the {len(table.rows)} rows of {table.name} belongs to it")
     return Rows(table.name, rows)

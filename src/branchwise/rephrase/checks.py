@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from branchwise.rephrase import language
-from branchwise.rephrase.formulas import commands, missing_formulas, unbalanced, variables
+from branchwise.rephrase.conditions import changed_condition
+from branchwise.rephrase.formulas import commands, missing_formulas, unbalanced, unpaired_dollar, variables
+from branchwise.rephrase.options import changed_options
 from branchwise.rephrase.quantities import Quantity, quantities
-from branchwise.rephrase.units import missing_units, new_units
+from branchwise.rephrase.units import missing_units, new_units, swapped_units
 
 SHORTEST, LONGEST, SLACK = 0.4, 2.5, 120
 """Bounds on length: this share of the original's characters, and this multiple of them and so many more."""
@@ -69,23 +71,33 @@ def _duplicate(c: Candidate) -> str | None:
 
 
 def _bare(text: str) -> str:
-    return " ".join(re.findall(r"[^\W_]+|[^\w\s.,;:!?'\"]", text.casefold()))
+    return " ".join(re.findall(r"[^\W_]+|[^\w\s.,;:!?'\"…–—‘’“”]", text.replace("**", "").casefold()))
 
 
 _ABOUT = r"rephras|reword|rewrit|paraphras"
+_LABELLED = (
+    r"(?:(?:the|an?|new|another|alternative|updated|modified|final|possible|following|my|\w+ed)\s+){0,3}"
+    r"(?:question|problem|version|variant|variation|wording|phrasing|output|result|response)\s*\d*\W{0,3}:"
+)
 _SCAFFOLD = {
     "a preface": rf"\A\W*(?:sure|certainly|of course|absolutely|okay|ok"
-    rf"|here(?:'s| is| are)\b[^.?!\n]{{0,60}}(?:{_ABOUT}|version|question|problem)"
+    rf"|here(?:'s| is| are)\b[^.?!:\n]{{0,60}}(?:{_ABOUT}|version|question|problem)"
+    r"|(?:great|good|got it|no problem|understood|alright|yes|hmm+|well)(?: (?:question|idea|point))?\s*[!,.]"
+    rf"|here (?:it is|you go|you are|we go|they are|goes)\b|{_LABELLED}"
     rf"|(?:the )?(?:{_ABOUT}|revis)\w*\b[^.?!\n]{{0,40}}:|(?:one|another) way to (?:re)?(?:phrase|word|ask|write))",
     "talk of the task": r"\b(?:rephras(?:e|ed|ing)|reword(?:ed|ing)?|rewritten (?:question|problem|version)"
     r"|paraphras\w*|original (?:question|problem|wording|text)|i hope this|let me know"
     r"|(?:same|without chang\w+) (?:the )?meaning)\b",
     "a refusal": r"\b(?:i(?:'m| am) (?:sorry|unable|not able)|i (?:can(?:no|')t|cannot|won't)|as an ai|i apologi[sz]e"
-    r"|(?:can(?:no|')t|unable to) (?:assist|help|comply|fulfil))\b",
+    r"|(?:can(?:no|')t|unable to) (?:assist|help|comply|fulfil)"
+    r"|unfortunately,? (?:i|we)|i (?:do not|don't) have (?:enough|access)"
+    r"|provide (?:me with )?(?:more|additional|further) (?:\w+ )?(?:details?|information|context))\b",
     "a thought": r"</?(?:think|thinking|thought|reasoning|analysis|scratchpad)>"
-    r"|\A\W*(?:thought process|reasoning)\s*:",
+    r"|\A\W*(?:thought process|reasoning)\s*:|\bthe user (?:wants?|asks?|asked|needs?|is asking)\b"
+    r"|\b(?:i|we) (?:need to|should|must|have to|will) (?:re)?(?:write|word|phrase|say|state|keep)\b",
     "scaffold": r"```|<\|[\w ]+\|>|\[/?INST\]|</?(?:question|rephras\w*|problem|answer|output)>"
-    r"|\n\W*(?:notes?|changes|explanation|rationale)\b[^:\n]{0,30}:|\{\{?(?:question|text)\}\}?|\A\s*[{\[]\s*\"|\A\W*(?:user|assistant|system)\s*:",
+    r"|\n\W*(?:notes?|changes|explanation|rationale)\b[^:\n]{0,30}:|\{\{?(?:question|text)\}\}?|\A\s*[{\[]\s*\"|\A\W*(?:user|assistant|system)\s*:"
+    r"|\b(?:answer|solution)\s*:\W*\Z",
 }
 
 
@@ -119,6 +131,9 @@ def _answer(c: Candidate) -> str | None:
         return f"the reference answer, {answer}, is newly there" if after > before else None
     if len(answer) < 3 and answer.isalpha():
         return None  # a letter or `no` proves nothing
+    words = [set(re.findall(r"[^\W\d_]{3,}", text.casefold())) for text in (answer, c.original, c.text)]
+    if len(words[0]) > 1 and words[0] <= words[2] and not words[0] <= words[1]:
+        return f"the words of the reference answer, {answer}, are newly there"
     before, after = (_spaceless(text).count(_spaceless(answer)) for text in (c.original, c.text))
     return f"the reference answer, {answer}, is newly there" if after > before else None
 
@@ -165,13 +180,16 @@ def _variables(c: Candidate) -> str | None:
 def _units(c: Candidate) -> str | None:
     if missing := missing_units(c.original, c.text):
         return f"{', '.join(missing)} of the original is not there"
-    new = new_units(c.original, c.text)
-    return f"{', '.join(new)} is new" if new else None
+    if new := new_units(c.original, c.text):
+        return f"{', '.join(new)} is new"
+    return swapped_units(c.original, c.text)
 
 
 def _latex(c: Candidate) -> str | None:
     if (delimiter := unbalanced(c.text)) and not unbalanced(c.original):
         return f"{delimiter} does not come in pairs"
+    if unpaired_dollar(c.text) and not unpaired_dollar(c.original):
+        return "$ does not come in pairs"
     before, after = commands(c.original), commands(c.text)
     if lost := sorted((before - after).keys()):
         return f"\\{lost[0]} of the original is not there"
@@ -211,7 +229,6 @@ _NOT_MEANT = {
     "greatest": r"\bat most\b|\bmost\b",
 }
 """Words that look like a form's and ask for none."""
-_CHOICE = re.compile(r"^\s*[(\[]?([A-J])[)\].:]\s+\S|(?<=\s)\(([A-J])\)\s*\S", re.MULTILINE)
 _VERBS = (
     "find|determine|calculate|compute|evaluate|give|express|simplify|solve|prove|show|name|list|factor|write|expand|"
     "estimate|state|work out|figure out|add|subtract|multiply|divide|convert|graph|identify|count|tell|explain|round|"
@@ -224,9 +241,8 @@ def _form(c: Candidate) -> str | None:
     """The form of the answer asked for, the options to choose from, and that it asks at all."""
     if not _ASKS.search(c.text) and _ASKS.search(c.original):
         return "it asks nothing"
-    before, after = ([a or b for a, b in _CHOICE.findall(text)] for text in (c.original, c.text))
-    if sorted(before) != sorted(after) and max(len(before), len(after)) > 1:
-        return f"the options {', '.join(before) or '(none)'} became {', '.join(after) or '(none)'}"
+    if changed := changed_options(c.original, c.text):
+        return changed
     for name, pattern in _FORMS.items():
         here, there = (_form_words(name, pattern, text) for text in (c.original, c.text))
         if here and not there:
@@ -238,6 +254,10 @@ def _form_words(name: str, pattern: str, text: str) -> bool:
     if name in _NOT_MEANT:
         text = re.sub(_NOT_MEANT[name], " ", text, flags=re.IGNORECASE)
     return re.search(pattern, text, re.IGNORECASE) is not None
+
+
+def _conditions(c: Candidate) -> str | None:
+    return changed_condition(c.original, c.text)
 
 
 def _length(c: Candidate) -> str | None:
@@ -271,5 +291,6 @@ CHECKS: dict[str, Callable[[Candidate], str | None]] = {
     "form": _form,
     "length": _length,
     "topic": _topic,
+    "conditions": _conditions,
 }
 """Every check by its name, in the order in which they look."""

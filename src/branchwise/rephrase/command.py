@@ -105,6 +105,7 @@ def _write(table: Rows, out: Path, n: int, config: RephraseConfig, show: int) ->
     from branchwise.rephrase import display, files, run
 
     paths = files.Paths(files.check_out(out))
+    files.check_rows(out, table)
     if "variables" in config.kinds:
         typer.echo("note: with renamed variables train with algorithm.anchor: behaviour; `original` scores a response "
                    "after the original's letters")  # fmt: skip

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
 from branchwise.config_rephrase import RephraseConfig
 from branchwise.errors import ConfigError
@@ -50,6 +51,8 @@ class Endpoint:
                 f"rephrase.writer: {name!r} needs a key; set the environment variable {config.api_key_env}, "
                 "or rephrase.base_url for an endpoint of your own"
             )
+        if config.base_url is not None and not _is_address(config.base_url):
+            raise ConfigError(f"rephrase.base_url: {config.base_url!r} is no address; write http://HOST:PORT/v1")
         self.name, self.config, self.backoff = name, config, backoff
         self.model = name.partition(":")[2]
         self.client = openai.AsyncOpenAI(
@@ -139,29 +142,49 @@ class Endpoint:
         await self.client.close()
 
 
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port or a bracket
+        return False
+
+
 def read_completion(body: str, prompt: str = "") -> Reply | Trouble:
     """The reply in a chat completion's body; what is wrong with it where there is none.
 
     A server that counts no tokens has them estimated, so that budgets hold.
     """
+    parsed = _parsed_or_text(body)
     try:
-        parsed: Any = json.loads(body)
         choice = parsed["choices"][0]
-        message = choice["message"]
-        refusal, content = message.get("refusal"), message.get("content")
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return of_body(_parsed_or_text(body))
+        content, refusal = choice["message"].get("content"), choice["message"].get("refusal")
+    except (LookupError, TypeError, AttributeError):
+        return of_body(parsed)
+    if isinstance(content, list):  # parts, as messages to a model may be
+        content = "".join(
+            part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)
+        )
     if not isinstance(content, str | None):
         return of_body(parsed)
-    usage = parsed.get("usage") or {}
-    text = content or refusal
-    asked = usage.get("prompt_tokens") or count_tokens(prompt)
-    replied = usage.get("completion_tokens") or count_tokens(text or "")
-    return Reply(text, choice.get("finish_reason"), int(asked), int(replied), str(parsed.get("model") or ""))
+    refused = bool(refusal) and not content
+    text = content or (str(refusal) if refused else None)
+    text = text and text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # no store holds half a pair
+    usage = parsed.get("usage")
+    asked, replied = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
+    finish = "refusal" if refused else str(choice.get("finish_reason") or "") or None
+    model = str(parsed.get("model") or "")
+    return Reply(text, finish, asked or count_tokens(prompt), replied or count_tokens(text or ""), model)
+
+
+def _count(usage: Any, name: str) -> int:
+    """Tokens that the server counted; 0 where it counted none, or what it says is no count."""
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _parsed_or_text(body: str) -> Any:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body

@@ -50,6 +50,17 @@ def check_out(out: Path) -> Path:
     return out
 
 
+def check_rows(out: Path, table: Rows) -> None:
+    """Whether `out` can hold every column, asked before anything is paid for.
+
+    Raises:
+        ConfigError: a value that JSON cannot hold.
+    """
+    if out.suffix == ".jsonl":
+        for number, row in enumerate(table.rows, start=1):
+            _line(row, number)
+
+
 def write_data(out: Path, table: Rows, outcomes: Sequence[Outcome]) -> None:
     """All rows in their order with every column, and `rephrasings`, a list of texts (empty where there is none)."""
     texts = {outcome.item.row: outcome.texts for outcome in outcomes}

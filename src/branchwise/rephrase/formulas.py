@@ -19,6 +19,8 @@ _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _LETTER = re.compile(r"(?<![A-Za-z\\'’])[A-Za-z](?![A-Za-z'’])")
 _LABEL = re.compile(r"\([A-J]\)|^\s*[A-J][.):]\s", re.MULTILINE)
 """Of an option to choose from."""
+_UNIT_LETTER = re.compile(r"(?<=[A-Za-z])/[a-z]\b|(?<=\d)\s?(?:°\s?[CFK]|[ghLlCFVW])\b|°\s?[CFK]\b")
+"""Of a unit, as in km/h, 5 g or 20 °C."""
 _PROSE_LETTERS = frozenset("aAIsStTdm")
 """Single letters that English itself uses, alone or after an apostrophe."""
 _MADE_BY_LAYOUT = frozenset({
@@ -40,6 +42,17 @@ def formulas(text: str) -> list[str]:
 def _without_prices(text: str) -> str:
     """`\\$5` and `$\\$$5` are money, and part no formulas."""
     return text.replace("$\\$$", "").replace("\\$", "")
+
+
+def without_delimiters(text: str) -> str:
+    """Formulas without the signs around them, so that every `$` left is money."""
+    written = set(formulas(text))
+
+    def bare(match: re.Match[str]) -> str:
+        formula = next(g for g in match.group("display", "inline", "square", "round", "block") if g)
+        return f" {formula} " if formula in written else match[0]
+
+    return _MATH.sub(bare, text)
 
 
 def normal(formula: str) -> str:
@@ -81,7 +94,7 @@ def variables(text: str) -> set[str]:
     inside = [_COMMAND.sub(" ", _TEXT.sub(" ", formula)) for formula in formulas(text)]
     letters = {c for formula in inside for run in re.findall(r"[A-Za-z]+", formula) for c in run if len(run) < 4}
     prose = _LABEL.sub(" ", _COMMAND.sub(" ", _MATH.sub(" ", _without_prices(text))))
-    return letters | (set(_LETTER.findall(prose)) - _PROSE_LETTERS)
+    return letters | (set(_LETTER.findall(_UNIT_LETTER.sub(" ", prose))) - _PROSE_LETTERS)
 
 
 def unbalanced(text: str) -> str | None:
@@ -97,3 +110,8 @@ def unbalanced(text: str) -> str | None:
         if bare.count(opening) != bare.count(closing):
             return f"{opening} {closing}"
     return None
+
+
+def unpaired_dollar(text: str) -> bool:
+    """Whether a `$` stands outside formulas and before no amount, in digits or in words."""
+    return re.search(r"\$(?!\s?\.?\d|\s?[A-Za-z]{3})", without_delimiters(_without_prices(text))) is not None

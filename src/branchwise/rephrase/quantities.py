@@ -39,8 +39,9 @@ _TOKEN = re.compile(
     re.IGNORECASE,
 )
 
-_NEGATIVE = re.compile(r"(?:\A|[A-Za-z]{2}\s|[(,]\s?)-\s?\Z|\bnegative\s\Z", re.IGNORECASE)
-"""What stands before a number below zero; a minus after a number or a variable subtracts."""
+_NEGATIVE = re.compile(r"(?:\A|\n)-\Z|(?:[A-Za-z]{2}[^\S\n]|[(,][^\S\n]?)-\s?\Z|\bnegative\s\Z", re.IGNORECASE)
+"""What stands before a number below zero; a minus after a number or a variable subtracts, and one that
+begins a line before a blank is a list's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def _cardinal(tokens: list[_Token], i: int) -> tuple[Fraction | None, int, bool]
         joined = j == i or token.glued
         if token.kind in ("number", "fraction") and j == i:
             group = token.value
-        elif token.kind == "word" and joined and token.word in CARDINALS and _fits(group, CARDINALS[token.word]):
+        elif token.kind == "word" and joined and token.word in CARDINALS and _continues(group, spelt, token.word):
             group, spelt = (group or Fraction(0)) + CARDINALS[token.word], True
         elif token.kind == "word" and joined and token.word in _SCALES and (group is not None or _article(tokens, j)):
             scaled = (Fraction(1) if group is None else group) * _SCALES[token.word]
@@ -159,11 +160,16 @@ def _cardinal(tokens: list[_Token], i: int) -> tuple[Fraction | None, int, bool]
     return (None if j == i else total + (group or 0)), j, spelt
 
 
-def _fits(group: Fraction | None, value: int) -> bool:
-    """Whether a word continues a cardinal: `forty` `two`, `hundred` `five`; not `two` `three`."""
+def _continues(group: Fraction | None, spelt: bool, word: str) -> bool:
+    """Whether a word continues a cardinal: `forty` `two`, `hundred` `five`; not `two` `three`, nor `40` `four`."""
+    value = CARDINALS[word]
     if group is None or group == 0:
         return True
-    return group.denominator == 1 and (group % 100 == 0 or (group % 10 == 0 and group % 100 >= 20 and 0 < value < 10))
+    return (
+        spelt
+        and group.denominator == 1
+        and (group % 100 == 0 or (group % 10 == 0 and group % 100 >= 20 and 0 < value < 10))
+    )
 
 
 def _article(tokens: list[_Token], j: int) -> bool:

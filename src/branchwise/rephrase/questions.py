@@ -43,7 +43,7 @@ def items(table: Rows) -> tuple[list[Item], list[tuple[int, str]]]:
             continue
         answer = with_answer(row).get("answer")
         given = _given(row, f"{table.name}, row {number}")
-        found_items.append(Item(number, str(row.get("id", number)), text, answer, given))
+        found_items.append(Item(number, str(number if row.get("id") is None else row["id"]), text, answer, given))
     return found_items, without
 
 

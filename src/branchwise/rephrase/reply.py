@@ -42,6 +42,8 @@ def read_reply(content: str | None, finish: str | None, original: str) -> tuple[
         return text, "reply: cut off at max_tokens"
     if finish == "content_filter":
         return text, "reply: withheld by the server's content filter"
+    if finish == "refusal":
+        return text, "reply: the model refused"
     if not text:
         return "", "reply: empty"
     text, reason = _unwrap(_after_thought(text))

@@ -57,7 +57,7 @@ def collect_run(folder: str | Path, tree_bytes: int | None) -> RunData:
             run.index.append([file.stem, line, *summarise(tree)])
             if not file.stem.startswith("held-out"):
                 rewards += [node["reward"] for node in leaves(tree) if node["reward"] is not None]
-                advantages += [node["advantage"] for node in tree["nodes"] if "advantage" in node]
+                advantages += [node["advantage"] for node in tree["nodes"] if node.get("advantage") is not None]
         run.chunks[file.stem] = json.dumps(trees, ensure_ascii=False, separators=(",", ":"))
     run.data["distributions"] = {"reward": histogram(rewards), "advantage": histogram(advantages)}
     run.data["tree_files"] = {"shown": len(kept), "all": len(files)}
@@ -69,7 +69,7 @@ def read_records(file: Path) -> Iterator[dict[str, Any]]:
     with file.open(encoding="utf-8", newline="\n") as lines:
         for line in lines:
             if line.endswith("\n"):
-                yield json.loads(line)
+                yield json.loads(line, parse_constant=_nothing)
 
 
 def leaves(tree: dict[str, Any]) -> list[dict[str, Any]]:
@@ -125,11 +125,13 @@ def _data(history: History) -> dict[str, Any]:
     series = {key: [_short(step.get(key)) for step in history.steps] for key in keys if key != "step"}
     return {
         "name": history.path.resolve().name,
-        "config": history.config,
-        "summary": history.summary,
+        "config": _finite(history.config),
+        "summary": _finite(history.summary),
         "steps": [step["step"] for step in history.steps],
         "series": series,
-        "held_out": [[h["step"], h["held_out/mean"], h["held_out/low"], h["held_out/high"]] for h in history.held_out],
+        "held_out": [
+            [h["step"], *(_short(h[f"held_out/{name}"]) for name in ("mean", "low", "high"))] for h in history.held_out
+        ],
         "findings": [asdict(finding) for finding in diagnose(history)],
         "evals": _evals(history.path),
     }
@@ -141,7 +143,7 @@ def _evals(run: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     evals = []
-    for record in json.loads(file.read_text(encoding="utf-8")):
+    for record in json.loads(file.read_text(encoding="utf-8"), parse_constant=_nothing):
         passes = [[int(k), p["mean"], p["low"], p["high"]] for k, p in record["scores"]["passes"].items() if p]
         extra = record["scores"]["shares"] | record["extra"]
         evals.append({**{key: record[key] for key in ("suite", "model", "step")}, "passes": passes, "shares": extra})
@@ -172,3 +174,16 @@ def _slim(tree: dict[str, Any]) -> dict[str, Any]:
 def _short(value: Any) -> float | None:
     """Six significant digits; the page has no use for more."""
     return None if value is None or not np.isfinite(value) else float(f"{value:.6g}")
+
+
+def _nothing(constant: str) -> None:
+    """For NaN and Infinity, which Python writes but JSON, and so the page, has no words for."""
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -71,7 +71,9 @@ def pack(text: str) -> str:
 def page(data: dict[str, Any], pieces: dict[str, str]) -> str:
     """The whole HTML."""
     # "<" only ever stands in strings there, and "</script>" or "<!--" would end the element
-    embedded = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str).replace("<", "\\u003c")
+    embedded = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False).replace(
+        "<", "\\u003c"
+    )
     parts = {
         "STYLE": "\n".join(_read(name) for name in STYLES),
         "SCRIPT": "\n".join(f"// {name}\n{_read(name)}" for name in SCRIPTS),

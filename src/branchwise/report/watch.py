@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from functools import partial
@@ -75,7 +76,10 @@ def screen(history: History) -> Group:
 
 
 def sparkline(values: list[float]) -> str:
-    """A line of bars from the least to the greatest value."""
+    """A line of bars from the least to the greatest value; those that are not finite are left out."""
+    values = [value for value in values if math.isfinite(value)]
+    if not values:
+        return ""
     low, high = min(values), max(values)
     if high - low < 1e-12:
         return BARS[3] * len(values)
@@ -96,7 +100,7 @@ class Pages:
         if path == "/":
             return page(data, {}), "text/html; charset=utf-8"
         if path == "/data.json":
-            return json.dumps(data, default=str), "application/json"
+            return json.dumps(data, default=str, allow_nan=False), "application/json"
         name = path.removeprefix("/piece/")
         return (pieces[name], "text/plain") if name in pieces else None
 
