@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from branchwise.policy.load import load_policy
 from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
 from branchwise.rollout.collect import Batch, collect, seedling
-from branchwise.rollout.engine import Limb
+from branchwise.rollout.engine import Engine, Limb
 from branchwise.rollout.make import make_engine
 from branchwise.rollout.memory import kv_memory_gb
 from branchwise.train.ahead import Ahead
@@ -91,9 +92,12 @@ class Trainer:
             num_warmup_steps=c.train.warmup_steps,
             num_training_steps=c.train.steps * c.train.updates * c.train.epochs,
         )
-        self.engine = make_engine(
-            c, self.policy.model, self.tokenizer, precision=self.policy.precision, device=self.policy.device
-        )
+
+    @cached_property
+    def engine(self) -> Engine:
+        """What samples; begun when it is first asked for, since by then the data is known to be sound."""
+        p = self.policy
+        return make_engine(self.config, p.model, self.tokenizer, precision=p.precision, device=p.device)
 
     def train(self, resume_from_checkpoint: bool | str | Path = False) -> dict[str, Any]:
         """Run all steps; write the run directory; return the summary that summary.json holds.
