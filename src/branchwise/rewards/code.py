@@ -13,7 +13,7 @@ from typing import Any
 from branchwise.errors import ConfigError
 from branchwise.rewards.programs import completions as completed
 from branchwise.rewards.programs import programs
-from branchwise.rewards.response import answer_texts, is_text, texts
+from branchwise.rewards.response import answer_texts, content_text, is_text
 from branchwise.rewards.sandbox.limits import Limits
 from branchwise.rewards.sandbox.run import LATE, Sandbox, open_sandbox
 from branchwise.rewards.unit_tests import BadTests, Suite, humaneval, mbpp, runnable
@@ -241,7 +241,8 @@ def _lines(value: Any) -> str:
 
 def _code_of(prompt: Any, name: str) -> str:
     """The prompt's code: of messages that of the last one; where it is prose, the block that has the function."""
-    text = texts([prompt[-1:] if isinstance(prompt, list) else prompt])[0]
+    last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
+    text = content_text(last.get("content") if isinstance(last, dict) else last)
     if re.match(rf"(?s)\s*(?:from|import|def|class|@|#|\"\"\").*def\s+{re.escape(name)}\b", text):
         return text
     found = [code for code in programs(text, name) if re.search(rf"def\s+{re.escape(name)}\b", code)]

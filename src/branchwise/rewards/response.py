@@ -45,10 +45,11 @@ def _joined(messages: Any) -> str:
         return "" if messages is None else str(messages)
     own = (message for message in messages if isinstance(message, dict) and message.get("role") not in _OTHERS)
     contents = [message.get("content") for message in own]
-    return "\n".join(_content(content) for content in contents)
+    return "\n".join(content_text(content) for content in contents)
 
 
-def _content(content: Any) -> str:
+def content_text(content: Any) -> str:
+    """The text of a message's content, which may come in parts."""
     if isinstance(content, list):
         return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     return "" if content is None else str(content)
