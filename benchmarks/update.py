@@ -91,6 +91,7 @@ SHAPES = (
     Shape(128, 16, 256, 4, 16),
     Shape(256, 4, 256, 4, 32, questions=4, ragged=True, pack_tokens=8192, checkpointing=True),
     Shape(200, 4, 192, 4, 32, bfloat16=True, model="SmolLM2-135M"),
+    Shape(256, 4, 256, 4, 32, questions=4, ragged=True),
 )
 
 

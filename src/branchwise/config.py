@@ -206,7 +206,7 @@ class TrainConfig(Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the computation (autocast). auto: bfloat16 where the hardware is quick at it."""
     pack_tokens: int | None = Field(None, ge=16)
-    """Tree tokens forwarded at once; bounds memory, changes no result. Default: 4096 on a CPU, else 16384."""
+    """Tree tokens forwarded at once; bounds memory, changes no result. Default: 2048 on a CPU, else 16384."""
     logit_chunk: int = Field(1024, ge=1)
     """Scored positions whose logits exist at once."""
     async_depth: int = Field(0, ge=0)

@@ -91,7 +91,7 @@ def build_packs(
 
 def default_budget(device: torch.device) -> int:
     """Tokens a pack: on a CPU larger ones are no quicker, for activations then leave its caches."""
-    return 4096 if device.type == "cpu" else 16384
+    return 2048 if device.type == "cpu" else 16384
 
 
 def _length(tree: Tree, places: list[int]) -> int:
