@@ -18,7 +18,7 @@ from branchwise import Trainer
 from branchwise.config import ConfigError
 from branchwise.train.checkpoint import MANIFEST, STATE, damage, newest_whole
 
-STEPS = 5
+STEPS, KILLS = 5, 6
 ROWS = [
     {"question": f"{a}+{b}=", "answer": str(a + b), "rephrasings": [f"{b}+{a}=", f"add {a}, {b}"]}
     for a in range(4)
@@ -187,7 +187,7 @@ def test_two_processes_do_not_write_one_run(model, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_killed_at_random_moments_ends_as_the_run_in_one_go(model, tmp_path):
-    """SIGKILL, at 25 moments of which some fall into the saving."""
+    """SIGKILL, at random moments of which some fall into the saving."""
     trainer(model, tmp_path / "whole", steps=40).train()
     config = tmp_path / "config.json"
     script = tmp_path / "script.py"
@@ -199,7 +199,7 @@ def test_a_run_killed_at_random_moments_ends_as_the_run_in_one_go(model, tmp_pat
         f"Trainer({model!r}, [likes_a], ROWS, ROWS[:3], config=config).train(resume_from_checkpoint=True)\n"
     )
     draw = random.Random(0)
-    for _ in range(25):
+    for _ in range(KILLS):
         process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _wait_for_a_step(process, tmp_path / "run" / "metrics.jsonl")
         time.sleep(draw.uniform(0, 0.4))
