@@ -1,4 +1,4 @@
-"""Settings as text: YAML files, `key=value` overrides, and one laid over the other."""
+"""Settings as text: YAML files, `key=value` overrides, one laid over the other, and nested keys with dots."""
 
 from __future__ import annotations
 
@@ -69,3 +69,12 @@ def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
             under = {"kind" if key == "engine" else "path": under}  # an engine or a source in short
         merged[key] = merge(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
     return merged
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        found |= flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return found

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from branchwise.config import Config, ConfigError
+from branchwise.config_text import flat
 
 if TYPE_CHECKING:
     from branchwise.train.run import Run
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 MANIFEST, STATE = "manifest.json", "state.pt"
 HARMLESS = (
     "train.output_dir", "train.save_every", "train.keep_checkpoints", "train.trackers", "train.device", "eval.",
-    "reward_limits.", "data.eval", "rephrase", "preset",
+    "reward_limits.", "data.eval", "preset",
 )  # fmt: skip
 """Keys that may differ between a run and its continuation."""
 
@@ -126,7 +127,7 @@ def restore(trainer: Trainer, run: Run, state: dict[str, Any]) -> None:
 
 def changes(before: dict[str, Any], config: Config) -> Iterator[str]:
     """One line for each key that differs from the run's and must not."""
-    old, new = _flat(before), _flat(config.model_dump(mode="json"))
+    old, new = flat(before), flat(config.model_dump(mode="json"))
     if old.get("train.schedule") == "constant":
         old.pop("train.steps", None)
         new.pop("train.steps", None)
@@ -181,11 +182,3 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return flat

@@ -13,7 +13,8 @@ import torch
 from safetensors import SafetensorError
 
 from branchwise.algorithm.objective import means
-from branchwise.config import ConfigError
+from branchwise.config import Config, ConfigError
+from branchwise.config_text import flat
 from branchwise.evaluate.heldout import HeldOut, held_out_mean
 from branchwise.rollout.collect import Batch
 from branchwise.train.checkpoint import STATE, damage, newest_whole, restore, state_of, thin_out, write_checkpoint
@@ -51,7 +52,7 @@ class Run:
             if self.directory.earlier:
                 self.display.say(f"the run that was in {self.directory.path} is now in {self.directory.earlier}")
         if self.config.train.trackers:
-            self.world.accelerator.init_trackers("branchwise", config=_flat(self.config.model_dump()))
+            self.world.accelerator.init_trackers("branchwise", config=_for_trackers(self.config))
         self.display.__enter__()
         for note in self.trainer.notes:
             self.display.say(note)
@@ -248,13 +249,9 @@ def update_metrics(result: Update) -> dict[str, float]:
     return metrics | means(result.stats)
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as trackers take them."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{name}.")
-        else:
-            flat[name] = value if isinstance(value, (int, float, str, bool)) else str(value)
-    return flat
+def _for_trackers(config: Config) -> dict[str, Any]:
+    """Settings as trackers take them: by dotted key, numbers and texts alone."""
+    return {
+        key: value if isinstance(value, (int, float, str, bool)) else str(value)
+        for key, value in flat(config.model_dump()).items()
+    }

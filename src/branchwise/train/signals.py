@@ -10,7 +10,7 @@ from typing import Any, Self
 
 
 class Signals:
-    """Remembers that an end was asked for.
+    """Remembers that an end was asked for; a run ended so exits with 128 + the signal's number, as shells have it.
 
     Args:
         say: shows a line.
@@ -39,8 +39,3 @@ class Signals:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self.asked = number
         self._say(f"{signal.Signals(number).name}: ends after this step and saves its state; once more: at once")
-
-    def exit_code(self) -> int:
-        """As shells have it: 130 for control-C, 143 for SIGTERM."""
-        assert self.asked is not None
-        return 128 + self.asked

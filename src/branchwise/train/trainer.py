@@ -75,7 +75,7 @@ class Trainer:
         """What is worth saying before the first step: how the policy runs, what became of the data's rows."""
         if narrow := {str(p.dtype) for p in self.policy.trainable_parameters() if p.dtype.itemsize < 4}:
             self.notes.append(f"warning: {narrow.pop()} weights are trained; small steps round away, use float32 ones")
-        self.tokenizer = getattr(self.policy.processing_class, "tokenizer", self.policy.processing_class)
+        self.tokenizer = self.policy.tokenizer
         self.rewards = RewardRunner.of(reward_funcs, c, self.tokenizer)
         self.notes += self.rewards.notes
         self.renderer = Renderer.of(self.tokenizer, c)
@@ -132,10 +132,12 @@ class Trainer:
                 if last or (c.eval.every and step % c.eval.every == 0):
                     with ahead.paused():
                         run.evaluated(step, self.evaluate())
-                if last or signals.asked or (c.train.save_every and step % c.train.save_every == 0):
+                # signals reach processes at different moments, and saving needs them all
+                ended_by = int(self.world.sum({"max/signal": signals.asked or 0})["max/signal"])
+                if last or ended_by or (c.train.save_every and step % c.train.save_every == 0):
                     run.save(step, batch.cursor)
-                if signals.asked and not last:
-                    raise SystemExit(signals.exit_code())
+                if ended_by and not last:
+                    raise SystemExit(128 + ended_by)
             return run.summary()
 
     def collect(self, step: int, clock: Stopwatch) -> Batch:
