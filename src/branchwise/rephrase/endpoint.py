@@ -65,17 +65,21 @@ class Endpoint:
         """In a row, without a reply between."""
 
     async def ask(self, order: Order, admit: Callable[[], None]) -> Reply:
-        tries = 0
-        while tries <= self.config.retries:
-            replies = self.replies
+        tries = refused = 0
+        replies = self.replies
+        while True:
             sent, outcome = await self._enter_and_send(order, admit)
             if isinstance(outcome, Reply):
                 self.given_up, self.replies = 0, self.replies + 1
                 return outcome
-            trouble, wait = outcome, self._wait(outcome, tries)
-            # a limit that lets others through is no failure of this request
-            tries += not (trouble.limited and self.replies > replies)
-            if trouble.way == "leave" or tries > self.config.retries:
+            trouble, wait = outcome, self._wait(outcome, tries + refused)
+            if not trouble.limited:
+                tries += 1
+            elif self.replies > replies:  # a limit that lets others through is no failure of this request
+                refused, replies = 0, self.replies
+            else:
+                refused += 1
+            if trouble.way == "leave" or tries + refused > self.config.retries:
                 break
             if trouble.limited:
                 self.throttle.limited(wait, sent)
@@ -83,7 +87,7 @@ class Endpoint:
                 await self.throttle.pause(wait)
         # a question that is refused tells nothing of others, once any was answered
         self.given_up += trouble.way != "leave" or self.replies == 0
-        often = f" after {tries} tries" if tries > 1 else ""
+        often = f" after {tries + refused} tries" if tries + refused > 1 else ""
         if self.given_up >= GIVEN_UP_IN_A_ROW:
             raise Stopped(f"{self.given_up} requests in a row brought no reply{often}; the last: {trouble.reason}")
         raise GaveUp(f"given up{often}: {trouble.reason}")

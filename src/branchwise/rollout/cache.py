@@ -36,9 +36,9 @@ class RoomyLayer(DynamicLayer):
         assert like.keys is not None and like.values is not None
         self.lazy_initialization(like.keys, like.values)
         self.rows = self.length = 0
-        # rows and columns are written before they are read
+        # zeros: what is masked is read too, and a weight of 0 makes NaN of what is no number
         self.key_buffer, self.value_buffer = (
-            states.new_empty(rows, states.shape[1], like.get_seq_length() + ROOM, states.shape[3])
+            states.new_zeros(rows, states.shape[1], like.get_seq_length() + ROOM, states.shape[3])
             for states in (like.keys, like.values)
         )
 
