@@ -149,6 +149,15 @@ def test_edges(engine, thoughts, answers, limits, prompt):
     assert cases.mismatch(policy, trees) < 1e-3
 
 
+def test_more_prompt_tokens_than_go_through_at_once(engine):
+    """A prompt cut in two by vLLM's scheduler would be drawn from in between, and its generator set back."""
+    policy = cases.llama()
+    trees = cases.forest([[7 + (i * q + q) % 15 for i in range(400)] for q in range(1, 25)])
+    cases.grown(engine(policy), thoughts=1, answers=1, trees=trees)
+    assert all(len(tree.children[0]) == 1 for tree in trees)
+    assert cases.mismatch(policy, trees) < 1e-3
+
+
 def test_a_thought_that_never_closes(engine):
     e = engine(cases.llama())
     sampling = Sampling(seed=1, marker="+-=+-=+-=", max_thought_tokens=10, max_answer_tokens=3)

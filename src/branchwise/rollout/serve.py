@@ -60,6 +60,7 @@ def server_command(config: Config, host: str, port: int) -> tuple[list[str], dic
     elif gpu and engine.transfer != "file":
         arguments["weight-transfer-config"] = json.dumps({"backend": "nccl"})
     if not gpu:
+        flags.append("--no-enable-chunked-prefill")  # as in process: a prompt cut in two sets its generator back
         gib = math.ceil((config.sampling.kv_memory_gb or 4.0) * 1e9 / 2**30)
         environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", str(gib))
     # the module, since the script `vllm` asks for a distribution of that name, which the CPU's is not

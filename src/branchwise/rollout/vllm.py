@@ -193,6 +193,8 @@ class VllmEngine(Engine):
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",
             "enable_prefix_caching": True,
+            # a prompt cut in two sets its generator back, which a CPU's cannot be
+            "enable_chunked_prefill": self.on_gpu,
             "disable_log_stats": True,
         }
 
