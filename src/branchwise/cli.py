@@ -258,6 +258,38 @@ def diagnose(
         typer.echo(run_coupling(run, step))
 
 
+Dtype = StrEnum("Dtype", ["float32", "bfloat16", "float16"])
+
+
+@app.command(
+    epilog="Examples:  `branchwise export runs/mine --to my-model`  ·  "
+    "`branchwise export runs/mine/best --to my-adapter --adapter`  ·  "
+    "`branchwise export runs/mine --to my-model --dtype bfloat16 --force`"
+)
+def export(
+    run: Annotated[Path, typer.Argument(help="A run's folder (its final model), or a checkpoint in it.")],
+    to: Annotated[Path, typer.Option(help="The folder to write.")],
+    adapter: Annotated[bool, typer.Option("--adapter", help="The adapter alone; default: merged.")] = False,
+    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; default: as they were saved.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
+) -> None:
+    """Write a run's model as others load it: safetensors, tokenizer, generation config and a model card.
+
+    An adapter is merged in float32 and rounded once; where rounding undoes much of the training, that is said.
+    `manifest.json` holds the SHA-256 of each file. Exit codes: 0 written, 2 the checkpoint or the target cannot be.
+    """
+    from branchwise.export.export import export as write
+    from branchwise.train.progress import hush_bars
+
+    hush_bars()
+    done = write(
+        run, to, adapter=adapter, dtype=dtype.value if dtype else None, force=force,
+        say=lambda line: typer.echo(line, err=True),
+    )  # fmt: skip
+    size = sum(file.stat().st_size for file in done.rglob("*") if file.is_file())
+    typer.echo(f"{done} ({size / 1e6:,.1f} MB)")
+
+
 @app.command(epilog="Examples:  `branchwise presets`  ·  `branchwise presets ta-grpo > my.yaml`")
 def presets(name: Annotated[str | None, typer.Argument(help="Print this one whole.")] = None) -> None:
     """List the methods that ship with Branchwise, or print one's config."""
