@@ -258,6 +258,36 @@ def diagnose(
         typer.echo(run_coupling(run, step))
 
 
+@app.command(
+    epilog="Examples:  `branchwise doctor`  ·  `branchwise doctor my.yaml`  ·  "
+    "`branchwise doctor my.yaml train.pack_tokens=1024 --json`"
+)
+def doctor(
+    config: Annotated[Path | None, typer.Argument(help="A YAML file.", metavar="[CONFIG.yaml]")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value, laid over it.", metavar="[KEY=VALUE]…")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="All of it as one JSON object; sizes in bytes.")] = False,
+) -> None:
+    """Say what this machine has, and of a config whether its run fits and what to change if it does not.
+
+    Sizes come from the model's config alone; no weights are loaded. Exit codes: 0 the run fits (or no config was
+    given), 1 it does not, 2 the config cannot be.
+    """
+    import json
+
+    from branchwise.config import load_config
+    from branchwise.doctor.checkup import checkup, show
+
+    found = checkup(load_config(config, overrides) if config else None)
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        show(found)
+    if not found.fits:
+        raise typer.Exit(FAILED)
+
+
 Dtype = StrEnum("Dtype", ["float32", "bfloat16", "float16"])
 
 

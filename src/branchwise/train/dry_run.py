@@ -25,8 +25,9 @@ def dry_run(config: Config) -> Iterator[str]:
         ConfigError: a setting, the tokenizer, a reward function or the data cannot be.
     """
     c = config
+    architecture = load_architecture(c.model)
     tokenizer = load_tokenizer(c.model)
-    renderer = Renderer.of(tokenizer, c, positions_of(load_architecture(c.model)))
+    renderer = Renderer.of(tokenizer, c, positions_of(architecture))
     rewards = RewardRunner.of(None, c, tokenizer)
     if c.algorithm.advantage != "group_relative":
         load_function(c.algorithm.advantage)

@@ -72,12 +72,12 @@ class Trainer:
         self.config = c
         self._model = None if model is None or isinstance(model, str) else model
         self._peft_config = peft_config
+        architecture = load_architecture(c.model) if self._model is None else self._model.config
         self.processing_class = processing_class or load_tokenizer(c.model)
         self.tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
         self.rewards = RewardRunner.of(reward_funcs, c, self.tokenizer)
         self.notes = list(self.rewards.notes)
         """What is worth saying before the first step: how the policy runs, what became of the data's rows."""
-        architecture = load_architecture(c.model) if self._model is None else self._model.config
         self.renderer = Renderer.of(self.tokenizer, c, positions_of(architecture))
         self.questions = self._load(train_dataset, c.data.train, "data.train", c.tree.rephrasings)
         self.eval_questions = self._load(eval_dataset, c.data.eval, "data.eval", 0)
