@@ -22,7 +22,7 @@ SHARED: dict[str, Any] = {
     "tree": {"thoughts": 4, "answers": 1, "marker": None},
     "sampling": {"max_thought_tokens": 60, "max_answer_tokens": 4, "kv_memory_gb": 0.2},
     "data": {"max_prompt_tokens": 64},
-    "train": {"steps": 2, "questions": 12, "pack_tokens": 1024, "device": "cpu", "precision": "bfloat16"},
+    "train": {"steps": 2, "questions": 8, "pack_tokens": 1024, "device": "cpu", "precision": "bfloat16"},
 }
 FLOAT32 = {"train": {"precision": "float32"}}
 CASES: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "full, bfloat16, checkpointed": {"model": {"gradient_checkpointing": True}},
     "LoRA, float32": merge(FLOAT32, {"model": {"lora": {"r": 16}}}),
     "LoRA, bfloat16": {"model": {"lora": {"r": 16}}},
-    "LoRA, bfloat16, packs of 2048": {"model": {"lora": {"r": 16}}, "train": {"pack_tokens": 2048, "questions": 24}},
+    "LoRA, bfloat16, packs of 2048": {"model": {"lora": {"r": 16}}, "train": {"pack_tokens": 2048, "questions": 16}},
 }
 PHASES = ("load", "engine", "sample", "update", "save")
 

@@ -84,7 +84,7 @@ def test_a_tied_head_counts_once():
     assert a.projections == a.parameters - 32 * tiny.VOCABULARY - 5 * 32  # five norms
 
 
-@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"], "o_proj"])
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"], r".*\.o_proj"])
 def test_adapters_are_as_large_as_pefts(targets):
     model = tiny.llama()
     a = sizes(model, model.config)
@@ -204,8 +204,9 @@ def test_what_does_not_fit_is_told_what_would(large):
     by_keys = {str(change).partition(" (")[0]: change for change in advise(c, a, now, have=int(4e11))}
     assert by_keys and all(change.estimate.peak <= 4e11 < now.peak for change in by_keys.values())
     assert any(keys.startswith("model.lora.r: 16") for keys in by_keys)
-    together = advise(c, a, now, have=int(1.7e11))[-1]
-    assert len(together.settings) > 1 and together.estimate.peak <= 1.7e11
+    have = int(0.97 * min(change.estimate.peak for change in by_keys.values()))  # for which none alone is enough
+    together = advise(c, a, now, have)[-1]
+    assert len(together.settings) > 1 and together.estimate.peak <= have
     none = Checkup(look(Path()), c, now, have=10**9, advice=tuple(advise(c, a, now, 10**9)))
     assert not none.fits and "a smaller model" in run_lines(none)[-1][1]
 

@@ -149,6 +149,7 @@ def test_the_card_is_filled_in_from_the_run(lora, tmp_path):
     assert "N = 1 rephrasings, K = 2 thoughts, M = 2 answers" in text and "2 of 2, 2 questions each" in text
     for number in ("2402.03300", "2509.24494", "2601.22478", "2106.09685"):
         assert f"https://arxiv.org/abs/{number}" in text
+    assert "| rewards | `likes_a` |" in text
     assert f'"torch": "{torch.__version__}"' in text and "flag=True" in text and "</think>" in text
     settings = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
     assert settings["train"]["steps"] == 2 and str(tmp_path.parent) not in text

@@ -7,6 +7,7 @@ estimates against runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -125,7 +126,9 @@ def _adapted(name: str, config: Config) -> bool:
     if lora is None:
         return False
     targets = lora.target_modules
-    return targets == "all-linear" or name.rpartition(".")[2] in ([targets] if isinstance(targets, str) else targets)
+    if isinstance(targets, str):  # peft's pattern for the whole name
+        return targets == "all-linear" or re.fullmatch(targets, name) is not None
+    return name.endswith(tuple(f".{target}" for target in targets))
 
 
 def _weights(config: Config, a: Architecture, w: Widths) -> int:

@@ -124,7 +124,7 @@ def _results(source: Checkpoint) -> Iterator[str]:
         return
     temperature = c.sampling.temperature if c.eval.temperature is None else c.eval.temperature
     yield (
-        f"Mean reward on held-out questions ({_source(c.data.eval)}), {c.eval.samples} responses each at temperature "
+        f"Mean reward on held-out questions ({_source(c.data.eval)}), responses to each: {c.eval.samples}, temperature "
         f"{temperature:g}, with 95% intervals by bootstrap over questions:"
     )
     yield ""
@@ -148,7 +148,7 @@ def _use(c: Config, adapter: bool) -> str:
         imports = "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer"
         load = load.replace("AutoModel", "AutoPeftModel")
     limit = c.sampling.max_thought_tokens + c.sampling.max_answer_tokens
-    messages = [{"role": "user", "content": c.data.template.replace("{question}", "QUESTION")}]
+    messages = [{"role": "user", "content": _asked(c.data.template)}]
     if c.data.system_prompt:
         messages.insert(0, {"role": "system", "content": c.data.system_prompt})
     options = "".join(f", {key}={value!r}" for key, value in c.data.chat_template_kwargs.items())
@@ -172,13 +172,25 @@ def _use(c: Config, adapter: bool) -> str:
     return "\n".join([*lines, *(["", " ".join(notes)] if notes else [])])
 
 
+def _asked(template: str) -> str:
+    return template.replace("{question}", "QUESTION").replace("{{", "{").replace("}}", "}")
+
+
+def _rewards(source: Checkpoint) -> str:
+    """As the metrics name them, for functions given from Python are in no config; with the config's weights."""
+    weights = {r.function.rpartition(":")[2]: r.weight for r in source.config.rewards}
+    logged = dict.fromkeys(key for step in source.history.steps for key in step if key.startswith("reward/"))
+    names = [key.removeprefix("reward/") for key in logged] or [_public(name) for name in weights]
+    return ", ".join(f"`{name}`" + (f" × {weights[name]:g}" if name in weights else "") for name in names)
+
+
 def _training(source: Checkpoint, dtype: str, rounding: Rounding) -> Iterator[tuple[str, Any]]:
     c, summary = source.config, source.history.summary or {}
     a, t, n = c.algorithm, c.tree, c.train
     revision = f" (revision {c.model.revision})" if c.model.revision else ""
     yield "base model", f"`{_public(c.model.path)}`{revision}"
     yield "data", _source(c.data.train)
-    yield "rewards", ", ".join(f"`{_public(r.function)}` × {r.weight:g}" for r in c.rewards)
+    yield "rewards", _rewards(source)
     yield "method", (c.preset or "own settings") + f": {', '.join(methods(c))}"
     yield "tree", f"N = {t.rephrasings} rephrasings, K = {t.thoughts} thoughts, M = {t.answers} answers"
     yield "advantages", f"pool: {a.pool}, scale: {a.scale}, baseline: {a.baseline}"
