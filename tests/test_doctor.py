@@ -100,7 +100,7 @@ def test_weights_gradients_and_states_by_hand(folder):
     e = estimate(config(folder))
     n = sum(p.numel() for p in tiny.llama().parameters())
     assert part(e, "weights") == 4 * n and part(e, "optimizer states") == 8 * n and part(e, "gradients") == 4 * n
-    assert {p.name for p in e.parts if "load" in p.stages} == {"weights"}
+    assert {p.name for p in e.parts if "load" in p.stages} == {"weights", "tokenizer and kernels"}
     with_kl = estimate(config(folder, algorithm={"kl": 0.1}))
     assert part(with_kl, "reference model") == 4 * n
     mixed = estimate(config(folder, train={"device": "cpu", "precision": "bfloat16"}))
@@ -198,15 +198,16 @@ def test_activations_are_what_autograd_saves(kind, lora, precision):
 
 
 def test_what_does_not_fit_is_told_what_would(large):
-    c = config(large, train={"device": "cpu", "precision": "bfloat16", "pack_tokens": 2048, "questions": 64})
+    c = config(large, train={"device": "cpu", "precision": "bfloat16", "pack_tokens": 16384, "questions": 512})
     a = architecture_of(c.model)
     now = estimate(c, a)
-    by_keys = {str(change).partition(" (")[0]: change for change in advise(c, a, now, have=int(4e11))}
-    assert by_keys and all(change.estimate.peak <= 4e11 < now.peak for change in by_keys.values())
+    by_keys = {str(change).partition(" (")[0]: change for change in advise(c, a, now, have=int(1.2e12))}
+    assert by_keys and all(change.estimate.peak <= 1.2e12 < now.peak for change in by_keys.values())
     assert any(keys.startswith("model.lora.r: 16") for keys in by_keys)
-    have = int(0.97 * min(change.estimate.peak for change in by_keys.values()))  # for which none alone is enough
-    together = advise(c, a, now, have)[-1]
-    assert len(together.settings) > 1 and together.estimate.peak <= have
+    *alone, together = advise(c, a, now, have=int(4e11))
+    assert all(change.estimate.peak > 4e11 for change in alone)
+    assert together.settings.keys() >= {"model"} and "lora" in together.settings["model"]
+    assert together.estimate.peak <= 4e11 and str(together).count(";") >= 1
     none = Checkup(look(Path()), c, now, have=10**9, advice=tuple(advise(c, a, now, 10**9)))
     assert not none.fits and "a smaller model" in run_lines(none)[-1][1]
 

@@ -28,7 +28,7 @@ class Change:
 
 
 def advise(config: Config, a: Architecture, now: Estimate, have: int) -> list[Change]:
-    """Changes that make a run need less: each alone, and where none is enough the first that together are.
+    """Changes that make a run need less: each alone, and where none is enough those that together are.
 
     Args:
         now: the config's own estimate.
@@ -38,17 +38,22 @@ def advise(config: Config, a: Architecture, now: Estimate, have: int) -> list[Ch
     alone = [change for change in alone if change.estimate.peak < now.peak]
     if any(change.estimate.peak <= have for change in alone):
         return [change for change in alone if change.estimate.peak <= have]
-    together: dict[str, Any] = {}
-    costs: list[str] = []
+    if (joined := _join(config, a, alone)) is None or joined.estimate.peak > have:
+        return alone
+    needed = list(alone)
     for change in alone:
-        more = merge(together, change.settings)
-        joined = _try(config, a, more, "; ".join([*costs, change.cost]))
-        if joined is None:
-            continue
-        together, costs = more, [*costs, change.cost]
-        if joined.estimate.peak <= have:
-            return [*alone, joined]
-    return alone
+        fewer = [other for other in needed if other is not change]
+        without = _join(config, a, fewer)
+        if without is not None and without.estimate.peak <= have:
+            needed, joined = fewer, without
+    return [*alone, joined]
+
+
+def _join(config: Config, a: Architecture, changes: list[Change]) -> Change | None:
+    settings: dict[str, Any] = {}
+    for change in changes:
+        settings = merge(settings, change.settings)
+    return _try(config, a, settings, "; ".join(change.cost for change in changes)) if changes else None
 
 
 def _wanted(config: Config, now: Estimate, have: int) -> Iterator[tuple[dict[str, Any], str]]:

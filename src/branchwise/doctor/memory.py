@@ -27,6 +27,9 @@ STAGES = ("load", "engine", "sample", "update", "save")
 AFTER_LOADING = STAGES[1:]
 NF4_BITS = 4.127
 """A weight in 4 bits with its doubly quantised constants (QLoRA, arXiv 2305.14314, section 3)."""
+RUNTIME = 70_000_000
+"""The tokenizer, the model's code, kernels and thread pools, which no formula gives; measured on a CPU."""
+HOLES = "blocks freed between those kept, which glibc 2.36 does not use again (measured)"
 WIDE = 4
 """Bytes of float32."""
 
@@ -147,6 +150,7 @@ def _held(config: Config, a: Architecture, w: Widths) -> Iterator[Part]:
     count, width = _trained(config, a, w)
     weights = _weights(config, a, w)
     yield Part("weights", weights, STAGES, "parameters × bytes of model.dtype")
+    yield Part("tokenizer and kernels", RUNTIME, STAGES, "measured on a CPU")
     if config.model.lora:
         yield Part("adapter", count * width, STAGES, "r·(inputs + outputs) of each layer, float32 (arXiv 2106.09685)")
     elif config.algorithm.kl > 0:
@@ -228,6 +232,9 @@ def _updating(config: Config, a: Architecture, w: Widths, device: torch.device) 
     yield Part("gradients", gradients, ("update",), "one number a trained weight; beside the activations")
     if w.mixed and not config.model.gradient_checkpointing:
         yield Part("weights in the type of products", a.projections * w.computed, ("update",), "autocast's copies")
+    if device.type == "cpu" and not whole:
+        of_layers = a.layers if config.model.gradient_checkpointing else 1
+        yield Part("holes in the heap", tokens * hole_bytes(config, a, w) // of_layers, ("update",), HOLES)
     yield Part("a layer's backward", tokens * backward_bytes(a, w), ("update",), "gradients of a layer's states")
     states = scored * a.hidden * (2 * w.held + 3 * w.computed + WIDE)
     tiles = min(scored, config.train.logit_chunk) * BLOCK * (3 * WIDE + w.computed)
@@ -260,6 +267,13 @@ def activation_bytes(config: Config, a: Architecture, w: Widths) -> int:
     feed_forward = c * a.intermediate * (4 if "down_proj" in adapted or whole else 3)
     between = sum(c * config.model.lora.r for _ in adapted) if config.model.lora else 0
     return norms + inputs + attention + feed_forward + between
+
+
+def hole_bytes(config: Config, a: Architecture, w: Widths) -> int:
+    """Holes that one token leaves in the heap of a CPU: of an adapted layer's three results (of its weight, of the
+    adapter, their sum) two are freed again, and glibc gives an aligned block of that size to no later one."""
+    outputs = sum(o for name, _, o in a.linears if _adapted(name, config))
+    return 2 * w.computed * outputs
 
 
 def backward_bytes(a: Architecture, w: Widths) -> int:
