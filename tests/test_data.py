@@ -225,6 +225,7 @@ def test_the_share_that_an_error_names_is_enough():
     with pytest.raises(DataError, match=r"set data\.max_dropped: 0\.3334 to go on with the 2 others"):
         loaded(rows)
     assert len(loaded(rows, max_dropped=0.3334)[0]) == 2
+    assert len(loaded([{"question": "q"}] * 99 + [{"question": ""}])[0]) == 99  # a hundredth to the bit
 
 
 def test_a_long_list_of_bad_rows_is_summed_up_by_reason():

@@ -177,6 +177,10 @@ def evaluate(
     template: Annotated[str | None, typer.Option(help="The user's message around {question}.")] = None,
     system_prompt: Annotated[str | None, typer.Option()] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many problems.")] = None,
+    max_dropped: Annotated[
+        float | None,
+        typer.Option(help="Share of a suite's rows that may be unusable (data.max_dropped); default 0.01."),
+    ] = None,
     seed: Annotated[int, typer.Option()] = 0,
     batch: Annotated[int | None, typer.Option(help="Problems sampled together and stored at once.")] = None,
     checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Every saved model of one run.")] = False,
@@ -198,7 +202,7 @@ def evaluate(
         "temperature": temperature, "top_p": top_p, "max_thought_tokens": max_thought_tokens,
         "max_answer_tokens": max_answer_tokens, "marker": marker, "template": template,
         "system_prompt": system_prompt, "limit": limit, "seed": seed, "batch": batch, "device": device, "dtype": dtype,
-        "engine": engine,
+        "engine": engine, "max_dropped": max_dropped,
     }  # fmt: skip
     chosen = DEFAULT_EMBEDDER if diversity == "default" else diversity
     typer.echo(

@@ -45,7 +45,7 @@ class Report:
     @property
     def lost(self) -> float:
         """Share of the rows that cannot be used."""
-        return 1 - self.usable / self.rows if self.rows else 0.0
+        return (self.rows - self.usable) / self.rows if self.rows else 0.0
 
     def reject(self, question: Question, reason: str) -> None:
         """Count a question that was usable so far as one that is not."""

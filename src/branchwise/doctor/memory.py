@@ -233,8 +233,8 @@ def _updating(config: Config, a: Architecture, w: Widths, device: torch.device) 
     if w.mixed and not config.model.gradient_checkpointing:
         yield Part("weights in the type of products", a.projections * w.computed, ("update",), "autocast's copies")
     if device.type == "cpu" and not whole:
-        of_layers = a.layers if config.model.gradient_checkpointing else 1
-        yield Part("holes in the heap", tokens * hole_bytes(config, a, w) // of_layers, ("update",), HOLES)
+        apart = a.layers if config.model.gradient_checkpointing else 1  # one layer at a time
+        yield Part("holes in the heap", tokens * hole_bytes(config, a, w) // apart, ("update",), HOLES)
     yield Part("a layer's backward", tokens * backward_bytes(a, w), ("update",), "gradients of a layer's states")
     states = scored * a.hidden * (2 * w.held + 3 * w.computed + WIDE)
     tiles = min(scored, config.train.logit_chunk) * BLOCK * (3 * WIDE + w.computed)
