@@ -217,8 +217,8 @@ def test_less_memory_for_keys_and_values_is_advised_where_they_are_what_is_too_l
     c = config(folder, sampling=sampling, train={"device": "cpu", "precision": "float32", "questions": 64})
     now = estimate(c)
     assert now.stage == "sample"
-    change = advise(c, architecture_of(c.model), now, have=int(1e8))[0]
-    assert change.settings["sampling"]["kv_memory_gb"] < 0.1 and change.estimate.phases["sample"] < 1.2e8
+    change = advise(c, architecture_of(c.model), now, have=int(1.7e8))[0]
+    assert change.settings["sampling"]["kv_memory_gb"] < 0.11 and change.estimate.phases["sample"] <= 1.7e8
 
 
 def test_disk_by_hand(folder):

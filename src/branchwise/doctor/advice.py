@@ -38,15 +38,12 @@ def advise(config: Config, a: Architecture, now: Estimate, have: int) -> list[Ch
     alone = [change for change in alone if change.estimate.peak < now.peak]
     if any(change.estimate.peak <= have for change in alone):
         return [change for change in alone if change.estimate.peak <= have]
-    if (joined := _join(config, a, alone)) is None or joined.estimate.peak > have:
-        return alone
-    needed = list(alone)
-    for change in alone:
-        fewer = [other for other in needed if other is not change]
-        without = _join(config, a, fewer)
-        if without is not None and without.estimate.peak <= have:
-            needed, joined = fewer, without
-    return [*alone, joined]
+    needed, joined = alone, _join(config, a, alone)
+    for change in alone:  # what is not needed beside the others, or does harm there, goes
+        without = _join(config, a, [other for other in needed if other is not change])
+        if joined and without and without.estimate.peak <= max(have, joined.estimate.peak):
+            needed, joined = [other for other in needed if other is not change], without
+    return [*alone, joined] if joined and joined.estimate.peak <= have else alone
 
 
 def _join(config: Config, a: Architecture, changes: list[Change]) -> Change | None:
