@@ -34,12 +34,12 @@ def advise(config: Config, a: Architecture, now: Estimate, have: int) -> list[Ch
         now: the config's own estimate.
         have: bytes that the device has free.
     """
-    alone = [change for wanted, cost in _wanted(config, now, have) if (change := _try(config, a, wanted, cost))]
-    alone = [change for change in alone if change.estimate.peak < now.peak]
+    tried = [change for wanted, cost in _wanted(config, now, have) if (change := _try(config, a, wanted, cost))]
+    alone = [change for change in tried if change.estimate.peak < now.peak]
     if any(change.estimate.peak <= have for change in alone):
         return [change for change in alone if change.estimate.peak <= have]
-    needed, joined = alone, _join(config, a, alone)
-    for change in alone:  # what is not needed beside the others, or does harm there, goes
+    needed, joined = tried, _join(config, a, tried)  # what lowers another stage alone may be needed, too
+    for change in tried:  # what is not needed beside the others, or does harm there, goes
         without = _join(config, a, [other for other in needed if other is not change])
         if joined and without and without.estimate.peak <= max(have, joined.estimate.peak):
             needed, joined = [other for other in needed if other is not change], without

@@ -184,7 +184,9 @@ def _engine(
     rows, columns = _rows(config, a, w, kv)
     row = 2 * a.attending * a.key * w.sampled
     yield Part("KV cache", rows * columns * row, ("sample",), "2 · layers · keys' width · bytes, a row and column")
-    prompts = config.train.questions * (1 + config.tree.rephrasings)
+    t = config.tree
+    # those whose thoughts are taken up at once, and the one whose thoughts wait in part
+    prompts = min(config.train.questions * (1 + t.rephrasings), -(-rows // (t.thoughts * t.answers)) + 1)
     prompt = config.data.max_prompt_tokens
     yield Part("prompts' KV cache", prompts * prompt * row, ("sample",), "the same, kept while thoughts wait")
     forwarded = min(PREFILL_TOKENS, prompts * prompt)
