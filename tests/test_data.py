@@ -8,9 +8,10 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from byte_tokenizer import byte_tokenizer
 
 from branchwise.config import DataConfig, Source
-from branchwise.data import DataError, Stream, load_rows, questions
+from branchwise.data import DataError, Renderer, Stream, load_questions, load_rows, questions
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 shared_data = pytest.mark.skipif(not SHARED.exists(), reason=f"needs the data sets of {SHARED}")
@@ -23,6 +24,11 @@ def rows_of(path, content):
 
 def made(rows, rephrasings=0, **data):
     return questions(load_rows(rows), DataConfig(**data), rephrasings)
+
+
+def loaded(rows, limit=None, **data):
+    renderer = Renderer(byte_tokenizer(), max_prompt_tokens=limit)
+    return load_questions(rows, DataConfig(**data), renderer)
 
 
 def only(rows, rephrasings=0, **data):
@@ -53,27 +59,40 @@ def test_only_line_feeds_end_lines(tmp_path, end, last, suffix):  # case F02
     assert [row["question"] for row in table.rows] == [odd, "second"]
 
 
-def test_a_cut_line_is_reported_with_its_place(tmp_path):
+def test_a_cut_line_is_reported_with_its_place_and_the_others_are_read(tmp_path):
+    table = rows_of(tmp_path / "a.jsonl", b'{"question": "q"}\n\n{"question": "q2", "ans\n{"question": "q4"}\n')
+    assert [row["question"] for row in table.rows] == ["q", "q4"] and table.numbers == [1, 4]
+    assert table.unreadable.keys() == {3} and "not JSON" in table.unreadable[3] and "cut short" in table.unreadable[3]
     with pytest.raises(DataError, match=r"a\.jsonl, line 3: not JSON .* cut short"):
-        rows_of(tmp_path / "a.jsonl", b'{"question": "q"}\n\n{"question": "q2", "ans')
+        table.intact()
+    with pytest.raises(DataError, match=r"data\.max_dropped: 0\.01 .* 1 of 3 \(33\.33%\)(.|\n)*line 3: not JSON"):
+        loaded(table)
+    found, report = loaded(table, max_dropped=0.34)
+    assert [q.id for q in found] == ["1", "4"] and (report.rows, report.usable) == (3, 2)
 
 
-def test_what_is_no_row_is_reported_with_its_place(tmp_path):
-    with pytest.raises(DataError, match=r"line 2: a row is an object of named columns, this is \[1\]"):
-        rows_of(tmp_path / "a.jsonl", b'{"question": "q"}\n[1]\n')
-    with pytest.raises(DataError, match="line 1: not UTF-8"):
-        rows_of(tmp_path / "a.jsonl", '{"question": "é"}'.encode("latin-1"))
-    with pytest.raises(DataError, match="entry 2: a row is an object"):
-        rows_of(tmp_path / "a.json", b'[{"question": "q"}, "r"]')
-    with pytest.raises(DataError, match="line 2: more cells than the header's 2 columns"):
-        rows_of(tmp_path / "a.csv", b"question,answer\nq,1,2\n")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"question": "q"}\n[1]\n', r"line 2: a row is an object of named columns, this is \[1\]"),
+        ("a.jsonl", '{"question": "é"}'.encode("latin-1"), "line 1: not UTF-8"),
+        ("a.json", b'[{"question": "q"}, "r"]', "row 2: a row is an object"),
+        ("a.csv", b"question,answer\nq,1,2\n", "line 2: more cells than the header's 2 columns"),
+        ("a.csv", b"question,answer\nWhat is 1 + 1?,2\nWhat is 2", "line 3: fewer cells than the header's 2"),
+        ("a.jsonl", b"question: q\n", "line 1: not JSON"),
+    ],
+)
+def test_what_is_no_row_is_reported_with_its_place(tmp_path, name, content, message):
+    with pytest.raises(DataError, match=message):
+        rows_of(tmp_path / name, content).intact()
+    with pytest.raises(DataError, match=message):
+        loaded(rows_of(tmp_path / name, content))
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b'question,answer\n"What is 1 + 1?,2\n', "line 2: not CSV .*unexpected end"),
-        (b"question,answer\nWhat is 1 + 1?,2\nWhat is 2", "line 3: fewer cells than the header's 2"),
         (b"question,question\na,b\n", "names the column 'question' twice"),
     ],
 )
@@ -86,7 +105,7 @@ def test_a_csv_that_is_cut_short_or_ambiguous_is_reported_with_its_place(tmp_pat
 @pytest.mark.parametrize("value", ['"\\ud800"', "9" * 5000, "[" * 100_000])
 def test_json_that_no_tool_can_read_is_reported_with_its_place(tmp_path, value):
     with pytest.raises(DataError, match=r"a\.jsonl, line 1: "):
-        rows_of(tmp_path / "a.jsonl", f'{{"question": {value}}}'.encode())
+        rows_of(tmp_path / "a.jsonl", f'{{"question": {value}}}'.encode()).intact()
     assert rows_of(tmp_path / "b.jsonl", b'{"question": "\\ud83d\\ude00"}').rows == [{"question": "\U0001f600"}]
 
 
@@ -159,10 +178,61 @@ def test_unusable_rows_are_reported_by_number(tmp_path):  # case F04
 def test_wrong_columns_are_errors_that_list_those_found():  # case F04
     with pytest.raises(DataError, match="no column prompt or question or problem; the columns found are text, answer"):
         made([{"text": "q", "answer": "1"}])
+    with pytest.raises(DataError, match=r"found are Question, Answer; did you mean 'Question'\?"):
+        made([{"Question": "q", "Answer": "1"}])
+    with pytest.raises(DataError, match=r"did you mean 'rephrasing'\?"):
+        made([{"question": "q", "rephrasing": ["r"]}], rephrasings=1)
+    with pytest.raises(DataError, match=r"\{anwser\} is no column .*, answer; did you mean 'answer'\?"):
+        made([{"question": "q1", "answer": "1"}], template="{question} {anwser}")
     with pytest.raises(DataError, match=r"\{solution\} is no column .* found are question, answer"):
         made([{"question": "q1", "answer": "1"}], template="{question} {solution}")
     with pytest.raises(DataError, match=r"tree\.rephrasings is 2, but there is no column rephrasings"):
         made([{"question": "q1", "answer": "1"}], rephrasings=2)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"prompt": 5}, "its question is no text: 5"),
+        ({"prompt": {"text": "q"}}, "its question is no text: {'text': 'q'}"),
+        ({"prompt": ["q"]}, "its messages are not all of a role and a content: ['q']"),
+        ({"prompt": [{"role": "user", "content": "q"}, {"content": "r"}]}, "its messages are not all"),
+        ({"prompt": [{"role": "user"}]}, "its question is missing or empty"),
+        ({"prompt": None}, "its question is missing or empty"),
+    ],
+)
+def test_what_is_no_question_is_said(row, reason):
+    _, report = made([row, {"prompt": "q"}])
+    ((number, told),) = report.rejected
+    assert number == 1 and told.startswith(reason)
+
+
+@pytest.mark.parametrize(("most", "starts"), [(0.0, False), (0.24, False), (0.25, True), (1.0, True)])
+def test_a_run_starts_only_with_what_was_asked_for(most, starts):
+    rows = [{"question": "q" * n, "answer": "1"} for n in (1, 2, 3)]
+    for bad in ({"question": "", "answer": "1"}, {"question": "q" * 99, "answer": "1"}):
+        given = [*rows, bad]
+        if starts:
+            found, report = loaded(given, limit=50, max_dropped=most)
+            assert len(found) == report.usable == 3 and report.lost == 0.25
+            continue
+        with pytest.raises(DataError, match=rf"max_dropped: {most:g} .* 1 of 4 .*max_dropped: 0\.25 to go"):
+            loaded(given, limit=50, max_dropped=most)
+
+
+def test_the_share_that_an_error_names_is_enough():
+    rows = [{"question": "q"}] * 2 + [{"question": ""}]
+    with pytest.raises(DataError, match=r"set data\.max_dropped: 0\.3334 to go on with the 2 others"):
+        loaded(rows)
+    assert len(loaded(rows, max_dropped=0.3334)[0]) == 2
+    assert len(loaded([{"question": "q"}] * 99 + [{"question": ""}])[0]) == 99  # a hundredth to the bit
+
+
+def test_a_long_list_of_bad_rows_is_summed_up_by_reason():
+    rows = [{"question": "q", "answer": "1"}] + [{"question": ""}] * 15 + [{"question": "q"}] * 15
+    told = str(made(rows)[1])
+    assert told.count("row ") == 20 and "and 10 more; in all:" in told
+    assert "15 × its question is missing or empty" in told and "15 × its answer is missing or empty" in told
 
 
 def test_no_usable_row_is_an_error():

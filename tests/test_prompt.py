@@ -76,10 +76,11 @@ def test_too_long_prompts_leave_and_are_counted():
     renderer = Renderer(byte_tokenizer(), max_prompt_tokens=len("[user]short[assistant]"))
     (kept,) = fitting(found, renderer, report)
     assert [p[0]["content"] for p in kept.phrasings] == ["short", "brief"]
-    assert report.too_long == ["a"]
-    assert report.left_out == {"longer than data.max_prompt_tokens": 1}
-    assert "1 questions longer than data.max_prompt_tokens left out: a" in str(report)
-    with pytest.raises(DataError, match=r"every question is longer than data\.max_prompt_tokens: 5"):
+    assert report.rejected == [(1, "its prompt has more tokens than data.max_prompt_tokens: 22")]
+    assert (report.usable, report.rows, report.lost) == (1, 2, 0.5)
+    assert report.left_out == {"of more tokens than data.max_prompt_tokens: 22": 1}
+    assert "row 1: its prompt has more tokens than data.max_prompt_tokens: 22" in str(report)
+    with pytest.raises(DataError, match=r"every question has more tokens than data\.max_prompt_tokens: 5"):
         fitting(found, Renderer(byte_tokenizer(), max_prompt_tokens=5), Report("data"))
 
 

@@ -177,6 +177,10 @@ def evaluate(
     template: Annotated[str | None, typer.Option(help="The user's message around {question}.")] = None,
     system_prompt: Annotated[str | None, typer.Option()] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many problems.")] = None,
+    max_dropped: Annotated[
+        float | None,
+        typer.Option(help="Share of a suite's rows that may be unusable (data.max_dropped); default 0.01."),
+    ] = None,
     seed: Annotated[int, typer.Option()] = 0,
     batch: Annotated[int | None, typer.Option(help="Problems sampled together and stored at once.")] = None,
     checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Every saved model of one run.")] = False,
@@ -198,7 +202,7 @@ def evaluate(
         "temperature": temperature, "top_p": top_p, "max_thought_tokens": max_thought_tokens,
         "max_answer_tokens": max_answer_tokens, "marker": marker, "template": template,
         "system_prompt": system_prompt, "limit": limit, "seed": seed, "batch": batch, "device": device, "dtype": dtype,
-        "engine": engine,
+        "engine": engine, "max_dropped": max_dropped,
     }  # fmt: skip
     chosen = DEFAULT_EMBEDDER if diversity == "default" else diversity
     typer.echo(
@@ -256,6 +260,68 @@ def diagnose(
         from branchwise.diagnostics.coupling import run_coupling
 
         typer.echo(run_coupling(run, step))
+
+
+@app.command(
+    epilog="Examples:  `branchwise doctor`  ·  `branchwise doctor my.yaml`  ·  "
+    "`branchwise doctor my.yaml train.pack_tokens=1024 --json`"
+)
+def doctor(
+    config: Annotated[Path | None, typer.Argument(help="A YAML file.", metavar="[CONFIG.yaml]")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value, laid over it.", metavar="[KEY=VALUE]…")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="All of it as one JSON object; sizes in bytes.")] = False,
+) -> None:
+    """Say what this machine has, and of a config whether its run fits and what to change if it does not.
+
+    Sizes come from the model's config alone; no weights are loaded. Exit codes: 0 the run fits (or no config was
+    given), 1 it does not, 2 the config cannot be.
+    """
+    import json
+
+    from branchwise.config import load_config
+    from branchwise.doctor.checkup import checkup, show
+
+    found = checkup(load_config(config, overrides) if config else None)
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        show(found)
+    if not found.fits:
+        raise typer.Exit(FAILED)
+
+
+Dtype = StrEnum("Dtype", ["float32", "bfloat16", "float16"])
+
+
+@app.command(
+    epilog="Examples:  `branchwise export runs/mine --to my-model`  ·  "
+    "`branchwise export runs/mine/best --to my-adapter --adapter`  ·  "
+    "`branchwise export runs/mine --to my-model --dtype bfloat16 --force`"
+)
+def export(
+    run: Annotated[Path, typer.Argument(help="A run's folder (its final model), or a checkpoint in it.")],
+    to: Annotated[Path, typer.Option(help="The folder to write.")],
+    adapter: Annotated[bool, typer.Option("--adapter", help="The adapter alone; default: merged.")] = False,
+    dtype: Annotated[Dtype | None, typer.Option(help="Of the weights; default: as they were saved.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
+) -> None:
+    """Write a run's model as others load it: safetensors, tokenizer, generation config and a model card.
+
+    An adapter is merged in float32 and rounded once; where rounding undoes much of the training, that is said.
+    `manifest.json` holds the SHA-256 of each file. Exit codes: 0 written, 2 the checkpoint or the target cannot be.
+    """
+    from branchwise.export.export import export as write
+    from branchwise.train.progress import hush_bars
+
+    hush_bars()
+    done = write(
+        run, to, adapter=adapter, dtype=dtype.value if dtype else None, force=force,
+        say=lambda line: typer.echo(line, err=True),
+    )  # fmt: skip
+    size = sum(file.stat().st_size for file in done.rglob("*") if file.is_file())
+    typer.echo(f"{done} ({size / 1e6:,.1f} MB)")
 
 
 @app.command(epilog="Examples:  `branchwise presets`  ·  `branchwise presets ta-grpo > my.yaml`")

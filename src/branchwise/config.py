@@ -74,6 +74,9 @@ class DataConfig(Section):
     """Passed to the chat template, such as enable_thinking."""
     max_prompt_tokens: int = Field(1024, ge=1)
     """Questions whose original is longer are left out, and phrasings that are longer; both are counted."""
+    max_dropped: float = Field(0.01, ge=0, le=1)
+    """The share of a table's rows that may be left out: unreadable lines, no question, no answer, too long. With more
+    the run does not start. A few bad rows are usual in scraped data; a hundredth already is another data set."""
     shuffle: bool = True
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from typing import Any
 from branchwise.config import ConfigError, Source
 
 GYM = "reasoning_gym:"
+FILES = (".jsonl", ".json", ".csv", ".parquet")
+BOM = b"\xef\xbb\xbf"
+"""Of UTF-8; some editors begin a file with it."""
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 """The escape of half a surrogate pair; most come in twos."""
 
@@ -22,13 +25,40 @@ class DataError(ConfigError):
     """Data that cannot be read or used, with what would be right."""
 
 
+class Unreadable(ValueError):
+    """Why a line holds no row."""
+
+
+Numbered = tuple[int, dict[str, Any] | Unreadable]
+"""A row's number, and the row or why there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """A table as it was read."""
 
     name: str
-    """What errors and reports call it."""
+    """What errors and reports call it: the file's path, where it is one."""
     rows: list[dict[str, Any]]
+    numbers: list[int] | None = None
+    """What each row goes by in its file: its line (JSONL, CSV), else its place. None: 1, 2, 3, …"""
+    unit: str = "row"
+    """What the numbers count."""
+    unreadable: dict[int, str] = field(default_factory=dict)
+    """Lines that hold no row, by number, with the reason."""
+
+    def numbered(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        return zip(self.numbers or range(1, len(self.rows) + 1), self.rows, strict=True)
+
+    def intact(self) -> Rows:
+        """Itself.
+
+        Raises:
+            DataError: a line could not be read.
+        """
+        for number, reason in self.unreadable.items():
+            raise DataError(f"{self.name}, {self.unit} {number}: {reason}")
+        return self
 
     @property
     def columns(self) -> list[str]:
@@ -39,8 +69,10 @@ class Rows:
 def load_rows(source: Rows | Source | Iterable[Mapping[str, Any]]) -> Rows:
     """Read a JSONL, JSON, CSV or Parquet file, `reasoning_gym:TASK`, a Hugging Face dataset id, or rows in memory.
 
+    A line that cannot be read is noted in `unreadable`, and the others are read all the same.
+
     Raises:
-        DataError: the file is missing or broken (with its line), or the dataset cannot be had.
+        DataError: the file is missing or broken as a whole, or the dataset cannot be had.
     """
     if isinstance(source, Rows):
         return source
@@ -49,12 +81,29 @@ def load_rows(source: Rows | Source | Iterable[Mapping[str, Any]]) -> Rows:
     if source.path.startswith(GYM):
         return Rows(source.path, _generate(source))
     path = Path(source.path)
-    readers = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
-    if (read := readers.get(path.suffix.lower())) is None:
+    suffix = path.suffix.lower()
+    if suffix not in FILES:
         return Rows(source.path, _download(source))
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    return Rows(source.path, list(islice(read(path), source.limit)))
+    read, unit = _reader(path, suffix)
+    rows: dict[int, dict[str, Any]] = {}
+    unreadable: dict[int, str] = {}
+    for number, row in islice(read(path), source.limit):
+        if isinstance(row, Unreadable):
+            unreadable[number] = str(row)
+        else:
+            rows[number] = row
+    return Rows(source.path, list(rows.values()), list(rows), unit, unreadable)
+
+
+def _reader(path: Path, suffix: str) -> tuple[Callable[[Path], Iterator[Numbered]], str]:
+    """What reads a file, and what its numbers count."""
+    if suffix == ".parquet":
+        return _read_parquet, "row"
+    if suffix == ".csv":
+        return _read_csv, "line"
+    return (_read_json_list, "row") if _holds_list(path) else (_read_json_lines, "line")
 
 
 def _as_row(row: Any) -> dict[str, Any]:
@@ -63,56 +112,62 @@ def _as_row(row: Any) -> dict[str, Any]:
     return dict(row)
 
 
-def _read_json(path: Path) -> Iterator[dict[str, Any]]:
-    """A list of objects, or one object a line. Lines end at LF alone: texts may hold U+2028 and its like."""
+def _holds_list(path: Path) -> bool:
     with path.open("rb") as file:
-        text = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
-        file.seek(0)
-        if text.startswith(b"["):
-            yield from _json_list(path, file.read())
-            return
-        for number, line in enumerate(file, start=1):
-            line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if line.strip():
-                yield _json_object(line, f"{path}, line {number}")
+        return file.read(4096).removeprefix(BOM).lstrip().startswith(b"[")
 
 
-def _json_list(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
-    rows = _parse_json(data.removeprefix(b"\xef\xbb\xbf"), str(path))
+def _read_json_list(path: Path) -> Iterator[Numbered]:
+    try:
+        rows = _parse_json(path.read_bytes().removeprefix(BOM))
+    except Unreadable as error:
+        raise DataError(f"{path}: {error}") from None
     for number, row in enumerate(rows, start=1):
-        yield _expect_object(row, f"{path}, entry {number}")
+        yield number, _attempt(_object, row)
 
 
-def _json_object(line: bytes, place: str) -> dict[str, Any]:
-    return _expect_object(_parse_json(line, place), place)
+def _read_json_lines(path: Path) -> Iterator[Numbered]:
+    """One object a line. Lines end at LF alone: texts may hold U+2028 and its like."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            line = line.removeprefix(BOM) if number == 1 else line
+            if line.strip():
+                yield number, _attempt(lambda line: _object(_parse_json(line)), line)
 
 
-def _parse_json(data: bytes, place: str) -> Any:
+def _attempt(parse: Callable[[Any], dict[str, Any]], given: Any) -> dict[str, Any] | Unreadable:
+    try:
+        return parse(given)
+    except Unreadable as error:
+        return error
+
+
+def _parse_json(data: bytes) -> Any:
     try:
         value = json.loads(data.decode("utf-8"))
         if _HALF.search(data):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except UnicodeDecodeError as error:
-        raise DataError(f"{place}: not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8") from None
+        raise Unreadable(f"not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8") from None
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{place}: not JSON ({error.msg}, column {error.colno}): is it cut short? "
+        raise Unreadable(
+            f"not JSON ({error.msg}, column {error.colno}): is it cut short? "
             "A file is one object a line, or one list of objects"
         ) from None
     except UnicodeEncodeError:
-        raise DataError(f"{place}: holds half of a surrogate pair (\\ud800 to \\udfff), which is no text") from None
+        raise Unreadable("holds half of a surrogate pair (\\ud800 to \\udfff), which is no text") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets thousands deep
-        raise DataError(f"{place}: JSON that cannot be read ({error})") from None
+        raise Unreadable(f"JSON that cannot be read ({error})") from None
 
 
-def _expect_object(row: Any, place: str) -> dict[str, Any]:
+def _object(row: Any) -> dict[str, Any]:
     if not isinstance(row, dict):
-        raise DataError(f"{place}: a row is an object of named columns, this is {json.dumps(row)[:80]}")
+        raise Unreadable(f"a row is an object of named columns, this is {json.dumps(row)[:80]}")
     return row
 
 
-def _read_csv(path: Path) -> Iterator[dict[str, Any]]:
+def _read_csv(path: Path) -> Iterator[Numbered]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)  # a quote that is never closed is an error, not a long cell
         try:
@@ -122,21 +177,21 @@ def _read_csv(path: Path) -> Iterator[dict[str, Any]]:
             for row in reader:
                 if None in row or None in row.values():
                     which = "more" if None in row else "fewer"
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: {which} cells than the header's {len(columns)} columns"
-                    )
-                yield row
+                    yield reader.line_num, Unreadable(f"{which} cells than the header's {len(columns)} columns")
+                else:
+                    yield reader.line_num, row
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(f"{path}, line {reader.line_num + 1}: not CSV in UTF-8 ({error})") from None
 
 
-def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
+def _read_parquet(path: Path) -> Iterator[Numbered]:
     import pyarrow.parquet as parquet
     from pyarrow import ArrowException
 
     try:
-        for batch in parquet.ParquetFile(path).iter_batches():
-            yield from batch.to_pylist()
+        yield from enumerate(
+            (row for batch in parquet.ParquetFile(path).iter_batches() for row in batch.to_pylist()), start=1
+        )
     except (ArrowException, OSError) as error:
         raise DataError(f"{path}: not readable as Parquet ({error})") from None
 

@@ -22,6 +22,7 @@ class Renderer:
         chat_template_kwargs: passed to the chat template, such as enable_thinking.
         marker: what ends a thought; None where responses are one segment.
         max_prompt_tokens: longer prompts do not fit.
+        limit: what errors and reports call that number.
 
     Raises:
         ConfigError: the chat template itself closes the marker, so that no thought could be sampled.
@@ -33,10 +34,12 @@ class Renderer:
         chat_template_kwargs: dict[str, Any] | None = None,
         marker: str | None = None,
         max_prompt_tokens: int | None = None,
+        limit: str | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.chat_template_kwargs = chat_template_kwargs or {}
         self.max_prompt_tokens = max_prompt_tokens
+        self.limit = limit or f"data.max_prompt_tokens: {max_prompt_tokens}"
         bare = tokenizer("a", add_special_tokens=False)["input_ids"]
         full = tokenizer("a", add_special_tokens=True)["input_ids"]
         self._lead = full[: next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)]
@@ -44,9 +47,25 @@ class Renderer:
             self._check_marker(marker)
 
     @classmethod
-    def of(cls, tokenizer: Any, config: Config) -> Renderer:
-        data = config.data
-        return cls(tokenizer, data.chat_template_kwargs, config.tree.marker, data.max_prompt_tokens)
+    def of(cls, tokenizer: Any, config: Config, positions: int | None = None) -> Renderer:
+        """A config's renderer, for a model of so many positions (None: unbounded).
+
+        Raises:
+            ConfigError: the longest response alone takes all of them.
+        """
+        data, s = config.data, config.sampling
+        common = (tokenizer, data.chat_template_kwargs, config.tree.marker)
+        response = s.max_thought_tokens + s.max_answer_tokens
+        if positions is None or positions - response >= data.max_prompt_tokens:
+            return cls(*common, data.max_prompt_tokens)
+        room = positions - response
+        if room < 1:
+            raise ConfigError(
+                f"sampling.max_thought_tokens: {s.max_thought_tokens} and max_answer_tokens: {s.max_answer_tokens} "
+                f"leave no room for a prompt in the model's {positions} positions; lower them"
+            )
+        limit = f"{room}, which responses of up to {response} leave of the model's {positions} positions"
+        return cls(*common, room, limit)
 
     def text(self, prompt: Prompt) -> str:
         """The prompt as the text that is tokenized."""

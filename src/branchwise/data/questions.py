@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,10 +13,13 @@ from typing import Any
 from branchwise.config import DataConfig, Source
 from branchwise.data.load import DataError, Rows, load_rows
 from branchwise.data.prompt import Renderer
+from branchwise.errors import nearest
 from branchwise.tree import Prompt, Question
 
 QUESTIONS = ("prompt", "question", "problem")
 ANSWERS = ("answer", "solution", "ground_truth")
+SHOWN = 20
+"""Rows that a report lists one by one; of the others it gives counts by reason."""
 
 
 @dataclass(slots=True)
@@ -25,27 +29,38 @@ class Report:
     name: str
     rows: int = 0
     usable: int = 0
+    unit: str = "row"
+    """What numbers count: rows, or a file's lines."""
     rejected: list[tuple[int, str]] = field(default_factory=list)
-    """Number of the row, from 1, and why it is not used."""
+    """Number of the row, and why it is not used."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Of the questions' rows, by the questions' ids."""
     rephrasings: int = 0
     """Rephrasings that joined their questions."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Rephrasings left out, by reason."""
     repeated_ids: str | None = None
     """Which rows share an id, for one; questions then go by their rows' numbers."""
-    too_long: list[str] = field(default_factory=list)
-    """Questions left out because their prompt is longer than data.max_prompt_tokens."""
+
+    @property
+    def lost(self) -> float:
+        """Share of the rows that cannot be used."""
+        return (self.rows - self.usable) / self.rows if self.rows else 0.0
+
+    def reject(self, question: Question, reason: str) -> None:
+        """Count a question that was usable so far as one that is not."""
+        self.usable -= 1
+        self.rejected.append((self.numbers.get(question.id, 0), reason))
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.usable} of {self.rows} rows usable"]
-        lines += [f"  row {number}: {reason}" for number, reason in self.rejected[:20]]
-        if len(self.rejected) > 20:
-            lines.append(f"  and {len(self.rejected) - 20} more")
+        lines += [f"  {self.unit} {number}: {reason}" for number, reason in sorted(self.rejected)[:SHOWN]]
+        if len(self.rejected) > SHOWN:
+            lines.append(f"  and {len(self.rejected) - SHOWN} more; in all:")
+            counts = Counter(re.sub(r"\d+", "…", reason) for _, reason in self.rejected)
+            lines += [f"    {count} × {reason}" for reason, count in counts.most_common(SHOWN)]
         if self.repeated_ids:
             lines.append(f"  {self.repeated_ids}: ids are not unique, so questions go by the numbers of their rows")
-        if self.too_long:
-            some = ", ".join(self.too_long[:20])
-            lines.append(f"  {len(self.too_long)} questions longer than data.max_prompt_tokens left out: {some}")
         if self.rephrasings or self.left_out:
             reasons = [f"{count} {reason}" for reason, count in self.left_out.items()]
             lines.append(f"  {self.rephrasings} usable rephrasings; left out: {', '.join(reasons) or 'none'}")
@@ -55,9 +70,31 @@ class Report:
 def load_questions(
     source: Rows | Source | Iterable[Mapping[str, Any]], data: DataConfig, renderer: Renderer, rephrasings: int = 0
 ) -> tuple[list[Question], Report]:
-    """Read a table and make questions of it whose prompts fit; see `load_rows`, `questions` and `fitting`."""
+    """Read a table and make questions of it whose prompts fit; see `load_rows`, `questions` and `fitting`.
+
+    Raises:
+        DataError: the data cannot be used, or more of it is lost than `data.max_dropped`.
+    """
     found, report = questions(load_rows(source), data, rephrasings)
-    return fitting(found, renderer, report), report
+    fit = fitting(found, renderer, report)
+    check_lost(report, data.max_dropped)
+    return fit, report
+
+
+def check_lost(report: Report, most: float) -> None:
+    """Refuse data of which more than this share of the rows cannot be used.
+
+    Raises:
+        DataError: too many rows are lost; it holds the report.
+    """
+    if report.lost > most:
+        lost = len(report.rejected)
+        enough = math.ceil(1e4 * report.lost) / 1e4
+        raise DataError(
+            f"data.max_dropped: {most:g} of the rows may be left out, but {lost} of {report.rows} "
+            f"({report.lost:.2%}) cannot be used; mend them, or set data.max_dropped: {enough:g} to go on with the "
+            f"{report.usable} others. {report}"
+        )
 
 
 def questions(table: Rows, data: DataConfig, rephrasings: int = 0) -> tuple[list[Question], Report]:
@@ -83,39 +120,50 @@ def questions(table: Rows, data: DataConfig, rephrasings: int = 0) -> tuple[list
     """
     columns = table.columns
     key = next((name for name in QUESTIONS if name in columns), None)
-    if not table.rows:
+    report = Report(table.name, rows=len(table.rows) + len(table.unreadable), unit=table.unit)
+    report.rejected += table.unreadable.items()
+    if not report.rows:
         raise DataError(f"{table.name}: no rows")
+    if not table.rows:
+        raise DataError(f"no usable row. {report}")
     if key is None:
-        raise DataError(f"{table.name}: no column {' or '.join(QUESTIONS)}; the columns found are {', '.join(columns)}")
+        raise DataError(
+            f"{table.name}: no column {' or '.join(QUESTIONS)}; the columns found are {', '.join(columns)}"
+            f"{nearest(QUESTIONS, columns)}"
+        )
     if rephrasings and "rephrasings" not in columns:
         raise DataError(
             f"{table.name}: tree.rephrasings is {rephrasings}, but there is no column rephrasings; "
-            f"the columns found are {', '.join(columns)}. Add it, or set tree.rephrasings: 0"
+            f"the columns found are {', '.join(columns)}{nearest('rephrasings', columns)}. Add it, or set "
+            "tree.rephrasings: 0"
         )
     answered = any(_reference(row) is not None for row in table.rows)
     template = Template(data.template, [*columns, "answer"] if answered else columns, table.name)
-    report = Report(table.name, rows=len(table.rows))
     found = {}
-    for number, row in enumerate(map(with_answer, table.rows), start=1):
+    for number, raw in table.numbered():
+        row = with_answer(raw)
         text = question_text(row.get(key))
-        if reason := _unusable(row, text, answered, template):
+        if reason := _unusable(row, key, text, answered, template):
             report.rejected.append((number, reason))
             continue
-        wordings = [text, *_wordings(row, text, rephrasings, report, f"{table.name}, row {number}")]
+        wordings = [text, *_wordings(row, text, rephrasings, report, f"{table.name}, {table.unit} {number}")]
         prompts = tuple(build_prompt(row, key, wording, template, data) for wording in wordings)
         found[number] = Question(str(number if row.get("id") is None else row["id"]), prompts, row)
     if not found:
         raise DataError(f"no usable row. {report}")
     report.usable = len(found)
+    questions = list(found.values())
     if repeated := [id for id, count in Counter(question.id for question in found.values()).items() if count > 1]:
         rows = [str(number) for number, question in found.items() if question.id == repeated[0]]
-        report.repeated_ids = f"rows {', '.join(rows[:5])}{', …' if len(rows) > 5 else ''} have the id {repeated[0]!r}"
-        return [replace(question, id=str(number)) for number, question in found.items()], report
-    return list(found.values()), report
+        some = f"{table.unit}s {', '.join(rows[:5])}{', …' if len(rows) > 5 else ''}"
+        report.repeated_ids = f"{some} have the id {repeated[0]!r}"
+        questions = [replace(question, id=str(number)) for number, question in found.items()]
+    report.numbers = {question.id: number for number, question in zip(found, questions)}
+    return questions, report
 
 
 def fitting(found: list[Question], renderer: Renderer, report: Report) -> list[Question]:
-    """The questions whose original prompt is within `data.max_prompt_tokens`, with those of their phrasings that are.
+    """The questions whose original prompt is within the renderer's limit, with those of their phrasings that are.
 
     What is left out is counted in `report`.
 
@@ -126,14 +174,13 @@ def fitting(found: list[Question], renderer: Renderer, report: Report) -> list[Q
     for question in found:
         kept = renderer.fits(question)
         if kept is None:
-            report.too_long.append(question.id)
+            report.reject(question, f"its prompt has more tokens than {renderer.limit}")
         else:
             if excess := len(question.phrasings) - len(kept.phrasings):
-                report.left_out["longer than data.max_prompt_tokens"] += excess
+                report.left_out[f"of more tokens than {renderer.limit}"] += excess
             fit.append(kept)
     if not fit:
-        limit = renderer.max_prompt_tokens
-        raise DataError(f"{report.name}: every question is longer than data.max_prompt_tokens: {limit}; raise it")
+        raise DataError(f"{report.name}: every question has more tokens than {renderer.limit}; raise the limit")
     return fit
 
 
@@ -172,7 +219,12 @@ def _empty(value: Any) -> bool:
     return value is None or value == [] or (isinstance(value, float) and value != value)
 
 
-def _unusable(row: Mapping[str, Any], text: str, answered: bool, template: Template) -> str | None:
+def _unusable(row: Mapping[str, Any], key: str, text: str, answered: bool, template: Template) -> str | None:
+    given = row.get(key)
+    if not _empty(given) and not isinstance(given, str | list):
+        return f"its question is no text: {given!r:.80}"
+    if isinstance(given, list) and not all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in given):
+        return f"its messages are not all of a role and a content: {given!r:.80}"
     if not text.strip():
         return "its question is missing or empty"
     if answered and _empty(row.get("answer")):
@@ -235,7 +287,8 @@ class Template:
             )
         for column in sorted(self.columns - {*columns, "question"}):
             raise DataError(
-                f"data.template: {{{column}}} is no column of {name}; the columns found are {', '.join(columns)} "
+                f"data.template: {{{column}}} is no column of {name}; the columns found are {', '.join(columns)}"
+                f"{nearest(column, columns)} "
                 f"(for braces as such write {{{{{column}}}}})"
             )
 

@@ -151,17 +151,20 @@ def suite_rows(suite: Suite, limit: int | None) -> Rows:
     generated = suite.source.path.startswith(GYM)
     table = load_rows(suite.source.model_copy(update={"limit": limit}) if generated else suite.source)
     rows: list[Row] = []
-    for number, row in enumerate(table.rows, start=1):
+    numbers: list[int] = []
+    for number, row in table.numbered():
         try:
             prepared = suite.prepare(row)
         except KeyError as error:
             raise ConfigError(
-                f"suite {suite.name}: row {number} of {table.name} has no column {error}; it has {', '.join(row)}"
+                f"suite {suite.name}: {table.unit} {number} of {table.name} has no column {error}; "
+                f"it has {', '.join(row)}"
             ) from None
         if prepared is not None:
             rows.append(prepared)
+            numbers.append(number)
         if len(rows) == limit:
             break
     if table.rows and not rows:
         raise ConfigError(f"suite {suite.name}: none of the {len(table.rows)} rows of {table.name} belongs to it")
-    return Rows(table.name, rows)
+    return replace(table, rows=rows, numbers=numbers)

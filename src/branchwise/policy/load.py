@@ -8,7 +8,7 @@ from typing import Any
 import peft
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from branchwise.config import Config, ConfigError, LoraConfig, ModelConfig
 from branchwise.policy.output import find_output
@@ -95,6 +95,23 @@ def load_tokenizer(m: ModelConfig) -> Any:
         return AutoTokenizer.from_pretrained(m.path, revision=m.revision, trust_remote_code=m.trust_remote_code)
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.path: no tokenizer at {m.path!r}: {_first_line(error)}") from error
+
+
+def load_architecture(m: ModelConfig) -> Any:
+    """The model's transformers config: all that can be known of it without its weights.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        return AutoConfig.from_pretrained(m.path, revision=m.revision, trust_remote_code=m.trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path: cannot load {m.path!r}: {_first_line(error)}") from error
+
+
+def positions_of(architecture: Any) -> int | None:
+    """The most tokens of a prompt and its response that a model is made for; None: it does not say."""
+    return getattr(architecture.get_text_config(decoder=True), "max_position_embeddings", None)
 
 
 def _first_line(error: Exception) -> str:

@@ -98,7 +98,7 @@ def _load(data: str, split: str, limit: int | None) -> Rows:
     from branchwise.config import Source
     from branchwise.data.load import load_rows
 
-    return load_rows(Source(path=data, split=split, limit=limit))
+    return load_rows(Source(path=data, split=split, limit=limit)).intact()
 
 
 def _write(table: Rows, out: Path, n: int, config: RephraseConfig, show: int) -> None:

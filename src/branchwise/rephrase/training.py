@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def rephrased(trainer: Trainer, data: Any) -> Rows:
     if isinstance(came, str):
         raise WorkStopped(came)
     rows = [{**row, "rephrasings": came.get(number, [])} for number, row in enumerate(table.rows, start=1)]
-    return Rows(table.name, rows)
+    return replace(table, rows=rows)
 
 
 def _policy(trainer: Trainer) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from branchwise.algorithm.advantage import overlong_penalty
 from branchwise.config import Config, ConfigError, RewardConfig, RewardLimits
+from branchwise.errors import nearest
 from branchwise.plugins import load_function, spec_of
 from branchwise.rewards.adapt import NATIVE, RewardFunction
 from branchwise.rewards.calls import Caller
@@ -124,6 +125,7 @@ class RewardRunner:
                 raise RewardError(
                     f"rewards: function {f.name!r} needs {', '.join(absent)}; the data's columns are "
                     f"{', '.join(sorted(columns))}, and Branchwise gives {', '.join(sorted(OWN | SHARED))}"
+                    f"{nearest(absent, columns)}"
                 )
             if not f.takes_any and (unknown := sorted(f.args.keys() - f.parameters.keys())):
                 raise RewardError(f"rewards: {f.name!r} takes no {unknown[0]!r}; it takes {', '.join(f.parameters)}")

@@ -12,7 +12,7 @@ from branchwise.data.load import load_rows
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.plugins import load_function
-from branchwise.policy.load import load_tokenizer
+from branchwise.policy.load import load_architecture, load_tokenizer, positions_of
 from branchwise.rephrase.estimate import estimate
 from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
@@ -25,8 +25,9 @@ def dry_run(config: Config) -> Iterator[str]:
         ConfigError: a setting, the tokenizer, a reward function or the data cannot be.
     """
     c = config
+    architecture = load_architecture(c.model)
     tokenizer = load_tokenizer(c.model)
-    renderer = Renderer.of(tokenizer, c)
+    renderer = Renderer.of(tokenizer, c, positions_of(architecture))
     rewards = RewardRunner.of(None, c, tokenizer)
     if c.algorithm.advantage != "group_relative":
         load_function(c.algorithm.advantage)

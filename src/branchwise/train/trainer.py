@@ -18,7 +18,8 @@ from branchwise.config_rules import check_data
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.data.stream import Stream
-from branchwise.policy.load import load_policy
+from branchwise.policy.load import load_architecture, load_policy, load_tokenizer, positions_of
+from branchwise.policy.policy import Policy
 from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
 from branchwise.rollout.collect import Batch, collect, seedling
@@ -68,22 +69,25 @@ class Trainer:
         check_data(c, bool(train_dataset is not None or c.data.train), bool(eval_dataset is not None or c.data.eval))
         set_seed(c.train.seed)
         self.world = World(c.train)
-        loaded = None if isinstance(model, str) else model
-        self.policy = load_policy(c, model=loaded, processing_class=processing_class, peft_config=peft_config)
-        self.config = c = _with_kv_memory(c, self.policy.device, self.world.size)
-        self.notes = [self.policy.describe()]
-        """What is worth saying before the first step: how the policy runs, what became of the data's rows."""
-        if narrow := {str(p.dtype) for p in self.policy.trainable_parameters() if p.dtype.itemsize < 4}:
-            self.notes.append(f"warning: {narrow.pop()} weights are trained; small steps round away, use float32 ones")
-        self.tokenizer = self.policy.tokenizer
+        self.config = c
+        self._model = None if model is None or isinstance(model, str) else model
+        self._peft_config = peft_config
+        architecture = load_architecture(c.model) if self._model is None else self._model.config
+        self.processing_class = processing_class or load_tokenizer(c.model)
+        self.tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
         self.rewards = RewardRunner.of(reward_funcs, c, self.tokenizer)
-        self.notes += self.rewards.notes
-        self.renderer = Renderer.of(self.tokenizer, c)
+        self.notes = list(self.rewards.notes)
+        """What is worth saying before the first step: how the policy runs, what became of the data's rows."""
+        self.renderer = Renderer.of(self.tokenizer, c, positions_of(architecture))
         self.questions = self._load(train_dataset, c.data.train, "data.train", c.tree.rephrasings)
         self.eval_questions = self._load(eval_dataset, c.data.eval, "data.eval", 0)
         asked = {str(question.phrasings[0]) for question in self.questions}
         if both := sum(str(question.phrasings[0]) in asked for question in self.eval_questions):
             self.notes.append(f"warning: {both} of {len(self.eval_questions)} held-out questions are trained on, too")
+        self.notes.insert(0, self.policy.describe())
+        if narrow := {str(p.dtype) for p in self.policy.trainable_parameters() if p.dtype.itemsize < 4}:
+            self.notes.append(f"warning: {narrow.pop()} weights are trained; small steps round away, use float32 ones")
+        c = self.config
         self.stream = Stream(len(self.questions), c.train.seed, c.data.shuffle, self.world.rank, self.world.size)
         self.optimizer = make_optimizer(self.policy.trainable_parameters(), c.train)
         self.scheduler = get_scheduler(
@@ -92,6 +96,15 @@ class Trainer:
             num_warmup_steps=c.train.warmup_steps,
             num_training_steps=c.train.steps * c.train.updates * c.train.epochs,
         )
+
+    @cached_property
+    def policy(self) -> Policy:
+        """What is trained; loaded when it is first asked for, since by then the data is known to be sound."""
+        policy = load_policy(
+            self.config, model=self._model, processing_class=self.processing_class, peft_config=self._peft_config
+        )
+        self.config = _with_kv_memory(self.config, policy.device, self.world.size)
+        return policy
 
     @cached_property
     def engine(self) -> Engine:
