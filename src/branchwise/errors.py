@@ -6,4 +6,5 @@ class ConfigError(ValueError):
 
 
 class WorkStopped(RuntimeError):
-    """Something outside ended the work: a quota, a budget, a dead endpoint. Says what was kept, and how to go on."""
+    """The work cannot go on: a quota, a budget, a dead endpoint, numbers that are not finite. Says what was kept, and
+    how to go on."""
