@@ -42,8 +42,9 @@ class Ended(Trainer):
 
 
 def ended(model, folder, moment, resume=None, **changed):
-    """Run until that step has been taken."""
-    run = Ended(model, [likes_a], ROWS, ROWS[:3], config=settings(folder, **changed))
+    """Run until that step has been sampled; `folder` may be a whole config."""
+    config = folder if isinstance(folder, dict) else settings(folder, **changed)
+    run = Ended(model, [likes_a], ROWS, ROWS[:3] if "eval" in config else None, config=config)
     run.moment = moment
     with pytest.raises(SystemExit) as end:
         run.train(resume)
