@@ -192,10 +192,13 @@ class Run:
         self._rate(step)
         with ahead.paused():
             state = state_of(self.trainer, self, ahead, step, random)
-        failed = self._checkpoint(step, state) if self.world.is_main else False
+        folder = Path(self.config.train.output_dir) / "checkpoints" / f"{step:06d}"
+        failed = self.world.is_main and folder != self.saved and self._checkpoint(step, folder, state)
         if self.world.sum({"failed": failed})["failed"]:
             self.best = best
             self.totals["failed_saves"] += 1
+        else:
+            self.saved = folder
 
     def _rate(self, step: int) -> None:
         """Note whether this step's checkpoint is the best so far."""
@@ -210,17 +213,13 @@ class Run:
         if self.best is None or value > self.best[0]:
             self.best = value, step
 
-    def _checkpoint(self, step: int, state: dict[str, Any]) -> bool:
+    def _checkpoint(self, step: int, folder: Path, state: dict[str, Any]) -> bool:
         """Write it; True if that failed, which a run survives: it is told and counted, and tried again next time."""
 
         def fill(folder: Path) -> None:
             self.trainer.policy.save(folder)
             torch.save(state, folder / STATE)
 
-        checkpoints = self.directory.path / "checkpoints"
-        folder = checkpoints / f"{step:06d}"
-        if folder == self.saved:
-            return False
         try:
             if not (error := lacking(self.trainer, state, folder)):
                 self.directory.sync()
@@ -230,8 +229,7 @@ class Run:
         if error:
             self.display.warn(f"step {step}: no checkpoint could be written: {error}; the last one is {self.saved}")
             return True
-        self.saved = folder
-        thin_out(checkpoints, self.config.train, self.best and self.best[1])
+        thin_out(folder.parent, self.config.train, self.best and self.best[1])
         return False
 
     def _save(self, name: str) -> str | None:

@@ -59,7 +59,6 @@ class RunDirectory:
             raise ConfigError(f"train.output_dir: {self.path}: {error.strerror}; name another folder") from None
         self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger("branchwise").addHandler(self._log)
-        self._unsynced: list[Path] = []
 
     def _forget_after(self, step: int) -> None:
         """Drop the lines and files of steps that will be taken again."""
@@ -71,12 +70,9 @@ class RunDirectory:
                 file.unlink()
 
     def sync(self) -> None:
-        """Have what was logged on the disk before a checkpoint counts on it."""
+        """Have the metrics on the disk before a checkpoint counts on them; trees are there already."""
         self._metrics.flush()
         os.fsync(self._metrics.fileno())
-        for path in self._unsynced:
-            sync(path)
-        self._unsynced.clear()
 
     def metrics(self, step: int, values: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
@@ -86,11 +82,11 @@ class RunDirectory:
     def trees(self, name: str, trees: list[Tree], advantages: list[list[Any]] | None = None) -> None:
         """Write trees/NAME.jsonl, a tree a line (`tree_record`)."""
         path = self.path / "trees" / f"{name}.jsonl"
-        self._unsynced.append(path)
         with path.open("w", encoding="utf-8") as file:
             for b, tree in enumerate(trees):
                 record = tree_record(tree, advantages[b] if advantages else None, self.decode)
                 file.write(json.dumps(record, ensure_ascii=False, default=str, separators=(",", ":")) + "\n")
+        sync(path)
 
     def not_finite(self, step: int, faults: list[dict[str, Any]], trees: list[dict[str, Any]]) -> Path:
         """Write not_finite/STEP.json, for people: what a step left out, and its whole batch."""
@@ -129,13 +125,15 @@ def locked(path: Path) -> IO[str]:
     """A file of the folder that only one process holds, until it is closed or the process ends."""
     import fcntl
 
-    lock = (path / ".lock").open("w")
     try:
+        lock = (path / ".lock").open("w")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ConfigError(
             f"train.output_dir: another process is writing to {path}; wait for it, or name another folder"
         ) from None
+    except OSError as error:
+        raise ConfigError(f"train.output_dir: {path}: {error.strerror}; name another folder") from None
     return lock
 
 
