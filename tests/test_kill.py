@@ -27,7 +27,7 @@ def kill(command, folder, draw, saving):
             seen |= begun(folder) - before
         time.sleep(draw.uniform(0, 0.02))
     else:
-        time.sleep(draw.uniform(0, 3.0))
+        time.sleep(draw.uniform(0, 1.5))
     command.send(SIGKILL)
     assert command.wait() == -SIGKILL, command.output
     return bool(begun(folder))
@@ -37,7 +37,7 @@ def kill(command, folder, draw, saving):
 def test_a_run_killed_25_times_ends_as_the_run_in_one_go(warm, tmp_path):
     data = {"eval": str(tmp_path / "rows.jsonl")}
     files = {
-        name: write(tmp_path, tmp_path / name, data=data, eval={"every": 5}, train={"steps": 80})
+        name: write(tmp_path, tmp_path / name, data=data, eval={"every": 5}, train={"steps": 250})
         for name in ("whole", "run")
     }
     assert warm.run("train", files["whole"])[0] == 0
