@@ -48,3 +48,13 @@ def sandbox():
         return open_sandbox()
     except ConfigError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory):
+    """Starts commands in a moment."""
+    from warm import Warm
+
+    forks = Warm(tmp_path_factory.mktemp("warm"))
+    yield forks
+    forks.close()

@@ -1,10 +1,17 @@
 """Batches sampled ahead: how stale they may be, and what becomes of errors."""
 
+import json
 import threading
 import time
 
 import pytest
+import tiny
+from commands import ROWS
+from fault_server import FaultServer
+from letters import likes_a
+from short_runs import contents, ended, settings
 
+from branchwise import Trainer
 from branchwise.rollout.collect import Batch
 from branchwise.train.ahead import Ahead
 from branchwise.train.metrics import Stopwatch
@@ -84,3 +91,53 @@ def test_leaving_early_leaves_no_thread():
         ahead.take(1, Stopwatch())
         raise KeyboardInterrupt
     assert threading.active_count() == threads
+
+
+def test_what_was_sampled_ahead_is_part_of_the_state_and_comes_first():
+    first, second = Recorder(), Recorder()
+    with Ahead(first.collect, 9, 2, print) as ahead:
+        ahead.take(1, Stopwatch())
+        while len(ahead.state()["ready"]) < 2:
+            time.sleep(0.001)
+        with ahead.paused():
+            state = ahead.state()
+    with Ahead(second.collect, 9, 2, print) as ahead:
+        ahead.restore(1, state)
+        batches = [ahead.take(step, Stopwatch()) for step in (2, 3)]
+    assert batches == [batch for batch, _, _ in state["ready"]]
+    assert [batch.trees[0].staleness for batch in batches] == [1, 2]
+    assert min(second.used, default=4) == 4
+
+
+def without_staleness(values):
+    metrics, trees, weights = values
+    lines = [{key: value for key, value in line.items() if "stale" not in key} for line in metrics]
+    kept = [[json.loads(line) | {"staleness": 0} for line in text.splitlines()] for text in trees.values()]
+    return lines, kept, weights
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_run_that_sampled_ahead_goes_on_with_what_it_had(tmp_path, depth):
+    """Its server answers by prompt and seed alone: the clock decides how stale a batch is, not what is in it."""
+    model, server = str(tiny.save(tmp_path / "model")), FaultServer()
+
+    def config(name):
+        sections = settings(tmp_path / name, steps=8, async_depth=depth, save_every=0)
+        del sections["eval"]
+        more = {"engine": {"kind": "vllm_server", "urls": [server.url]}, "data": {"max_prompt_tokens": 64}}
+        return sections | more | {"algorithm": {"pool": "question", "kl": 0.05, "correction": 2.0}}
+
+    def asked():
+        requests = sorted(json.dumps(request, sort_keys=True) for request in server.asked)
+        server.asked.clear()
+        return requests
+
+    try:
+        Trainer(model, [likes_a], ROWS, config=config("whole")).train()
+        whole = asked()
+        ended(model, config("run"), 5)
+        Trainer(model, [likes_a], ROWS, config=config("run")).train(resume_from_checkpoint=True)
+        assert asked() == whole  # each once: nothing was lost, nothing sampled again
+    finally:
+        server.close()
+    assert without_staleness(contents(tmp_path / "run")) == without_staleness(contents(tmp_path / "whole"))

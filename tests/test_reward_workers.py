@@ -37,6 +37,15 @@ def stuck_in_c(completions, **_):
 def dies(completions, **_):
     os._exit(7)
 
+def killed_once(completions, **_):
+    if not os.path.exists(completions[0]):
+        open(completions[0], "w").close()
+        os.kill(os.getpid(), 9)
+    return [1.0] * len(completions)
+
+def killed(completions, **_):
+    os.kill(os.getpid(), 9)
+
 def exits(completions, **_):
     sys.exit("enough")
 
@@ -201,6 +210,15 @@ def test_a_worker_that_dies_is_a_reason(mine):
     run.score([tree])
     assert leaves(tree)[0].reason == "dies: its worker process died (exit code 7)"
     assert leaves(tree)[0].parts["where"] is not None
+
+
+def test_a_call_whose_worker_was_killed_is_made_once_more(mine, tmp_path):
+    run, tree = runner(mine("killed_once")), responses(str(tmp_path / "note"))
+    run.score([tree])
+    assert paid(tree) == [1.0]
+    tree = responses("a")
+    runner(mine("killed")).score([tree])
+    assert leaves(tree)[0].reason == "killed: its worker process died (signal SIGKILL)"
 
 
 def test_an_exit_in_a_function_is_a_failure_of_it(mine):

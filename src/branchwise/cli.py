@@ -53,14 +53,17 @@ def train(
         list[str] | None, typer.Argument(help="key=value, laid over it.", metavar="[KEY=VALUE]…")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest whole checkpoint, to the bit.")
+        bool, typer.Option("--resume", help="Go on from the newest whole checkpoint, to the bit (train.resume=auto).")
     ] = False,
+    resume_from: Annotated[
+        Path | None, typer.Option("--resume-from", help="Go on from this checkpoint of the run.", metavar="FOLDER")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check config and data; load no weights.")] = False,
 ) -> None:
     """Train a model.
 
-    Exit codes: 0 trained, 1 the run failed, 2 the config or the data cannot be, 3 nothing was learnt (no update had a
-    gradient), 130 interrupted and 143 terminated (the state is saved).
+    Exit codes: 0 trained, 1 the run could not go on, 2 the config or the data cannot be, 3 nothing was learnt (no
+    update had a gradient), 130 interrupted and 143 terminated (the state is saved).
     """
     from branchwise.config import load_config
     from branchwise.train.progress import hush_bars
@@ -75,7 +78,7 @@ def train(
         return
     from branchwise.train.trainer import Trainer
 
-    summary = Trainer(config=settings).train(resume_from_checkpoint=resume)
+    summary = Trainer(config=settings).train(resume_from_checkpoint=resume_from or resume or None)
     if summary["updates"] == 0:
         typer.echo(
             "nothing was learnt: no update had a gradient (every pool was uniform or lacked rewards; see the warnings)",

@@ -220,6 +220,18 @@ class TrainConfig(Section):
     """Steps between checkpoints, from which a run is resumed to the bit; 0: only the final model."""
     keep_checkpoints: int = Field(3, ge=0)
     """The newest so many can be resumed from, 0: all; older ones keep their model alone."""
+    keep_every: int = Field(0, ge=0)
+    """Those of every so-many-th step can be, too; 0: none for that."""
+    keep_best: str | None = None
+    """And the one whose step had the highest value of this metric (a name in metrics.jsonl, such as held_out/mean);
+    `-NAME`: the lowest."""
+    keep_models: bool = True
+    """Whether older checkpoints keep their model (`branchwise eval --checkpoints`); false: they are removed."""
+    resume: str = "never"
+    """`never`: an earlier run in output_dir is moved aside; `auto`: it is gone on with from its newest whole
+    checkpoint, if there is one; `must`: it is an error if there is none; or a checkpoint's folder."""
+    max_not_finite: int = Field(3, ge=1)
+    """Optimizer steps whose loss or gradient is NaN or infinite are left out; so many in a row stop the run."""
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = []
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: a CUDA GPU where there is one, else the CPU; Apple's GPU (mps) only where it is asked for."""

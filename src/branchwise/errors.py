@@ -18,4 +18,5 @@ def nearest(wanted: str | Iterable[str], known: Iterable[str]) -> str:
 
 
 class WorkStopped(RuntimeError):
-    """Something outside ended the work: a quota, a budget, a dead endpoint. Says what was kept, and how to go on."""
+    """The work cannot go on: a quota, a budget, a dead endpoint, numbers that are not finite. Says what was kept, and
+    how to go on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import pickle
 import signal
@@ -22,6 +23,8 @@ from pathlib import Path
 
 from branchwise.rewards.adapt import Answer, Call
 from branchwise.rewards.sandbox.process import descendants
+
+log = logging.getLogger(__name__)
 
 _START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
@@ -54,11 +57,14 @@ class Pool:
     def run(self, calls: Sequence[Call]) -> list[Answer]:
         """Make the calls, several at a time; answers in the calls' order.
 
+        A call whose worker was killed from outside (SIGKILL: memory ran short, say) is made once more.
+
         Raises:
             NotSendable: arguments that cannot be pickled.
         """
         waiting = deque(enumerate(map(_pickled, calls)))
         answers: dict[int, Answer] = {}
+        again: set[int] = set()
         try:
             while len(answers) < len(calls):
                 while waiting and (worker := self._idle()):
@@ -66,7 +72,12 @@ class Pool:
                     worker.begin(number, data, calls[number].timeout)
                 for worker in self._busy():
                     if outcome := worker.outcome():
-                        answers[worker.number] = outcome
+                        if worker.killed and worker.number not in again:
+                            again.add(worker.number)
+                            waiting.appendleft((worker.number, worker.data))
+                            log.warning("a reward worker was killed from outside; its call is made once more")
+                        else:
+                            answers[worker.number] = outcome
                         worker.number = -1
                         if worker.dead:
                             self._workers.remove(worker)
@@ -119,7 +130,11 @@ class _Worker:
     """Of the call it is busy with."""
     deadline: float = 0.0
     limit: float = 0.0
+    data: bytes = b""
+    """The call, pickled."""
     dead: bool = False
+    killed: bool = False
+    """By SIGKILL, and not by this process."""
 
     @classmethod
     def start(cls) -> _Worker:
@@ -136,7 +151,7 @@ class _Worker:
         return cls(popen, ours, mark)
 
     def begin(self, number: int, data: bytes, limit: float) -> None:
-        self.number, self.limit, self.deadline = number, limit, time.monotonic() + limit
+        self.number, self.data, self.limit, self.deadline = number, data, limit, time.monotonic() + limit
         with contextlib.suppress(OSError):  # it died; that is seen when its answer is asked for
             self.connection.settimeout(limit)
             self.connection.sendall(len(data).to_bytes(HEADER, "big") + data)
@@ -147,7 +162,7 @@ class _Worker:
             body = self._received()
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.popen.wait(1)  # for its own exit code
+                self.killed = self.popen.wait(1) == -signal.SIGKILL  # its own exit code
             self.kill()
             code = self.popen.returncode
             told = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -32,7 +32,8 @@ def draw(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> tuple[Tens
         FloatingPointError: a row's logits are not finite.
     """
     if sampling.temperature == 0:
-        token_R = logits_RV.argmax(-1)
+        highest_R, token_R = logits_RV.max(-1)
+        _check_finite(highest_R)
         return token_R, torch.zeros(len(token_R), device=token_R.device)
     rows = max(1, (CACHED if logits_RV.device.type == "cpu" else AT_ONCE) // logits_RV.shape[1])
     parts = [_draw(*part, sampling) for part in zip(logits_RV.split(rows), uniform_R.split(rows))]
@@ -46,11 +47,15 @@ def _draw(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> tuple[Ten
     _truncate_(logits_RV, sampling)
     weight_RV = logits_RV.exp_()
     token_R, total_R = _invert(weight_RV, uniform_R)
-    if not torch.isfinite(total_R).all():
+    _check_finite(total_R)
+    return token_R, (weight_RV.gather(1, token_R[:, None])[:, 0] / total_R).log().to(torch.float32)
+
+
+def _check_finite(x_R: Tensor) -> None:
+    if not torch.isfinite(x_R).all():
         raise FloatingPointError(
             "the sampler's logits are not finite: the weights have diverged, or overflow in its dtype"
         )
-    return token_R, (weight_RV.gather(1, token_R[:, None])[:, 0] / total_R).log().to(torch.float32)
 
 
 def _invert(weight_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from branchwise.config_engine import VllmServerConfig
+from branchwise.errors import WorkStopped
 from branchwise.rollout import export
 from branchwise.rollout.engine import Engine, Limb, Sampling
 from branchwise.rollout.server import Server, ServerFault
@@ -29,7 +30,7 @@ HEALTH = 30.0
 """Seconds within which a server that is well answers /health, however busy."""
 
 
-class NoServer(RuntimeError):
+class NoServer(WorkStopped):
     """No server has been left for longer than `engine.patience`."""
 
 

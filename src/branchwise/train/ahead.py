@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from branchwise.rollout.collect import Batch
 from branchwise.train.metrics import Stopwatch
@@ -26,12 +26,15 @@ class Ahead:
         steps: of the whole run.
         depth: `train.async_depth`.
         interrupt: ends what is being sampled; called when the run ends within a batch.
-        first: the step to begin with.
     """
 
-    def __init__(self, collect: Collect, steps: int, depth: int, interrupt: Callable[[], None], first: int = 1) -> None:
-        self.collect, self.steps, self.depth, self.interrupt, self.first = collect, steps, depth, interrupt, first
-        self.updates = first - 1
+    def __init__(self, collect: Collect, steps: int, depth: int, interrupt: Callable[[], None]) -> None:
+        self.collect, self.steps, self.depth, self.interrupt = collect, steps, depth, interrupt
+        self.updates = 0
+        self._first = 1
+        """The step whose batch is sampled first."""
+        self.cursor = 0
+        """Where the stream of questions stood after the last batch that was sampled whole."""
         self._state = threading.Condition()
         self._ready: deque[tuple[Batch, int, Stopwatch]] = deque()
         self._sampling = self._pausing = self._closed = False
@@ -56,8 +59,10 @@ class Ahead:
             Exception: whatever ended the thread.
         """
         if not self.depth:
-            return self.collect(step, clock)
-        if not self._thread.is_alive() and step == self.first:
+            batch = self.collect(step, clock)
+            self.cursor = batch.cursor
+            return batch
+        if self._thread.ident is None:
             self._thread.start()
         with clock("waiting"), self._state:
             self._state.wait_for(lambda: self._ready or self._error)
@@ -69,6 +74,17 @@ class Ahead:
         for tree in batch.trees + batch.rejected:
             tree.staleness = step - 1 - version
         return batch
+
+    def state(self) -> dict[str, Any]:
+        """What the batches of further steps depend on, those sampled but not yet used among it; to be asked for while
+        `paused`."""
+        return {"cursor": self.cursor, "ready": list(self._ready)}
+
+    def restore(self, step: int, state: dict[str, Any]) -> None:
+        """Go on after `step`, with the batches that an earlier process had sampled; before the first `take`."""
+        self.updates, self.cursor = step, state["cursor"]
+        self._ready.extend(state["ready"])
+        self._first = step + len(self._ready) + 1
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -91,13 +107,14 @@ class Ahead:
 
     def _work(self) -> None:
         try:
-            for step in range(self.first, self.steps + 1):
+            for step in range(self._first, self.steps + 1):
                 if not self._begin(step):
                     return
                 clock, version = Stopwatch(), self.updates
                 batch = self.collect(step, clock)
                 with self._state:
                     self._ready.append((batch, version, clock))
+                    self.cursor = batch.cursor
                     self._sampling = False
                     self._state.notify_all()
         except BaseException as error:

@@ -12,23 +12,27 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from branchwise.config import Config, ConfigError
+from branchwise.config import Config, ConfigError, TrainConfig
 from branchwise.config_text import flat
 
 if TYPE_CHECKING:
+    from branchwise.train.ahead import Ahead
     from branchwise.train.run import Run
     from branchwise.train.trainer import Trainer
 
 MANIFEST, STATE = "manifest.json", "state.pt"
+MARGIN = 16 << 20
+"""Bytes that a disk must have left beside a checkpoint's tensors: for its other files, and for the logs."""
 HARMLESS = (
-    "train.output_dir", "train.save_every", "train.keep_checkpoints", "train.trackers", "train.device", "eval.",
-    "reward_limits.", "data.eval", "preset",
+    "train.output_dir", "train.save_every", "train.keep_", "train.resume", "train.max_not_finite", "train.trackers",
+    "train.device", "eval.", "reward_limits.", "data.eval", "data.max_dropped", "preset",
 )  # fmt: skip
 """Keys that may differ between a run and its continuation."""
 
@@ -53,7 +57,7 @@ def write_checkpoint(folder: Path, fill: Callable[[Path], None]) -> None:
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    _sync(folder.parent)
+    sync(folder.parent)
 
 
 def damage(folder: Path) -> str | None:
@@ -81,27 +85,91 @@ def newest_whole(checkpoints: Path) -> tuple[Path | None, list[str]]:
     return None, passed_over
 
 
-def thin_out(checkpoints: Path, keep: int) -> None:
-    """Leave the state in the newest `keep` checkpoints alone (0: in all); older ones keep their model."""
-    for folder in sorted(_numbered(checkpoints), reverse=True)[keep:] if keep else []:
+def chosen(checkpoints: Path, wanted: str | Path) -> tuple[Path | None, list[str]]:
+    """The checkpoint that `train.resume` stands for (None: a new run), and a line for each that is passed over.
+
+    Raises:
+        ConfigError: the one that is named is damaged or another run's, or there is none where there must be.
+    """
+    if wanted in ("auto", "must"):
+        folder, passed_over = newest_whole(checkpoints)
+        if folder is None and wanted == "must":
+            told = "".join(f"; {line}" for line in passed_over)
+            raise ConfigError(f"train.resume: 'must', but {checkpoints} holds no whole checkpoint{told}; set auto")
+        return folder, passed_over
+    folder = Path(wanted)
+    if (wrong := damage(folder)) is not None:
+        raise ConfigError(f"train.resume: {folder} is damaged: {wrong}; name another, or auto for the newest whole one")
+    if folder.resolve().parent != checkpoints.resolve():
+        raise ConfigError(f"train.resume: {folder} is another run's; set train.output_dir to that run's folder")
+    return checkpoints / folder.resolve().name, []
+
+
+def thin_out(checkpoints: Path, config: TrainConfig, best: int | None) -> None:
+    """Leave the state in the checkpoints that are to be kept alone; others keep their model, or go.
+
+    Args:
+        best: the step of the best one by `keep_best`.
+    """
+    newest_first = sorted(_numbered(checkpoints), reverse=True)
+    for folder in newest_first[config.keep_checkpoints :] if config.keep_checkpoints else []:
+        step = int(folder.name)
+        if step == best or (config.keep_every and step % config.keep_every == 0):
+            continue
         for name in (MANIFEST, STATE):
             (folder / name).unlink(missing_ok=True)
+        if not config.keep_models:
+            shutil.rmtree(folder)
 
 
-def state_of(trainer: Trainer, run: Run, step: int, cursor: int) -> dict[str, Any]:
-    """All that the steps after `step` depend on; every process must call it."""
+def clear_up(run: Path, step: int) -> list[str]:
+    """Make way for the steps after `step`: what was left half written goes, later checkpoints are set aside.
+
+    A later one would hide those still to come, and be resumed from in their place; it is damaged, or the run is to go
+    on from before it.
+
+    Returns:
+        A line for each that was set aside.
+    """
+    for unfinished in (*run.glob("*.unfinished"), *(run / "checkpoints").glob("*.unfinished")):
+        if unfinished.is_dir():
+            shutil.rmtree(unfinished, ignore_errors=True)
+    told = []
+    for folder in _numbered(run / "checkpoints"):
+        if int(folder.name) > step:
+            free = next(p for i in count(1) if not (p := folder.with_name(f"{folder.name}.aside-{i}")).exists())
+            told.append(f"{folder} is later than step {step}, after which the run goes on; it is now {free.name}")
+            folder.rename(free)
+    return told
+
+
+def lacking(trainer: Trainer, state: dict[str, Any], folder: Path) -> str | None:
+    """Whether the disk has too little room for a checkpoint, by the tensors that it holds."""
+    needed = int(1.02 * (_bytes(trainer.policy.model.state_dict()) + _bytes(state))) + MARGIN
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    if free >= needed:
+        return None
+    return f"it needs {needed / 1e9:.3g} GB and {folder.parent} has {free / 1e9:.3g} GB free; make room there"
+
+
+def state_of(trainer: Trainer, run: Run, ahead: Ahead, step: int, random: dict[str, Any] | None) -> dict[str, Any]:
+    """All that the steps after `step` depend on; every process must call it, with `ahead` paused.
+
+    Args:
+        random: the random states after `step`, where something has drawn since.
+    """
     return {
         "step": step,
         "config": trainer.config.model_dump(mode="json"),
         "weights": {name: p.detach() for name, p in _trained(trainer).items()},
         "optimizer": trainer.optimizer.state_dict(),
         "scheduler": trainer.scheduler.state_dict(),
-        "processes": trainer.world.gather([{"cursor": cursor, "random": _random_state()}]),
+        "processes": trainer.world.gather([{"random": random or random_state(), "ahead": ahead.state()}]),
         "run": run.state(),
     }
 
 
-def restore(trainer: Trainer, run: Run, state: dict[str, Any]) -> None:
+def restore(trainer: Trainer, run: Run, ahead: Ahead, state: dict[str, Any]) -> None:
     """Put a run where `state_of` found it.
 
     Raises:
@@ -111,7 +179,7 @@ def restore(trainer: Trainer, run: Run, state: dict[str, Any]) -> None:
         raise ConfigError("\n".join(problems))
     if len(state["processes"]) != trainer.world.size:
         raise ConfigError(
-            f"--resume: the run had {len(state['processes'])} processes, now {trainer.world.size}; start as many"
+            f"train.resume: the run had {len(state['processes'])} processes, now {trainer.world.size}; start as many"
         )
     with torch.no_grad():
         for name, parameter in _trained(trainer).items():
@@ -119,7 +187,8 @@ def restore(trainer: Trainer, run: Run, state: dict[str, Any]) -> None:
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.scheduler.load_state_dict(state["scheduler"])
     mine = state["processes"][trainer.world.rank]
-    trainer.stream.cursor = mine["cursor"]
+    ahead.restore(state["step"], mine["ahead"])
+    trainer.stream.cursor = ahead.cursor
     _set_random_state(mine["random"])
     run.restore(state["run"])
     trainer.engine.sync(trainer.policy.model)
@@ -143,7 +212,12 @@ def _trained(trainer: Trainer) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in trainer.policy.model.named_parameters() if p.requires_grad}
 
 
-def _random_state() -> dict[str, Any]:
+def not_finite(trainer: Trainer) -> str | None:
+    """The name of a trained weight that holds a NaN or an infinity."""
+    return next((name for name, p in _trained(trainer).items() if not torch.isfinite(p).all()), None)
+
+
+def random_state() -> dict[str, Any]:
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state(), "cuda": cuda}
 
@@ -154,6 +228,19 @@ def _set_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _bytes(values: Any) -> int:
+    """What the tensors among the values take; tied ones are written once."""
+    return sum({t.data_ptr(): t.nbytes for t in _tensors(values)}.values())
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, dict | list | tuple):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from _tensors(value)
 
 
 def _numbered(checkpoints: Path) -> list[Path]:
@@ -167,7 +254,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _synced_digest(file: Path) -> str:
-    _sync(file)
+    sync(file)
     return _digest(file)
 
 
@@ -176,7 +263,8 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder's entries, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

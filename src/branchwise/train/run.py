@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -15,20 +18,32 @@ from safetensors import SafetensorError
 from branchwise.algorithm.objective import means
 from branchwise.config import Config, ConfigError
 from branchwise.config_text import flat
+from branchwise.errors import WorkStopped
 from branchwise.evaluate.heldout import HeldOut, held_out_mean
 from branchwise.rollout.collect import Batch
-from branchwise.train.checkpoint import STATE, damage, newest_whole, restore, state_of, thin_out, write_checkpoint
+from branchwise.train.checkpoint import (
+    STATE,
+    chosen,
+    lacking,
+    not_finite,
+    restore,
+    state_of,
+    thin_out,
+    write_checkpoint,
+)
 from branchwise.train.diagnostics import Diagnostics
 from branchwise.train.metrics import Spread, Stopwatch, batch_metrics, batch_sums, missing_reasons
+from branchwise.train.not_finite import record
 from branchwise.train.progress import Display
-from branchwise.train.run_directory import RunDirectory
+from branchwise.train.run_directory import RunDirectory, locked
 from branchwise.train.update import Update
 from branchwise.tree import Tree
 
 if TYPE_CHECKING:
+    from branchwise.train.ahead import Ahead
     from branchwise.train.trainer import Trainer
 
-RECORD = ("held_out", "best_step", "training_seconds", "totals")
+RECORD = ("held_out", "best_step", "best", "training_seconds", "totals", "not_finite_in_a_row")
 """What of a run goes on where it is resumed."""
 
 
@@ -43,6 +58,13 @@ class Run:
         self.training_seconds = 0.0
         self.totals: Counter[str] = Counter()
         self.first_step = 1
+        self.not_finite_in_a_row = 0
+        self.saved: Path | None = None
+        """The newest checkpoint, written or resumed from."""
+        self.best: tuple[float, int] | None = None
+        """Value and step of the best checkpoint by `train.keep_best`; of a lowest one the value is negated."""
+        self._values: dict[str, float] = {}
+        """The last step's metrics."""
         self.spread = Spread(self.config.reward_limits.flat_steps)
         self.diagnostics = Diagnostics(trainer.config, trainer.world)
 
@@ -51,6 +73,8 @@ class Run:
             self.directory = RunDirectory(self.config, self.trainer.tokenizer.decode, self.first_step - 1)
             if self.directory.earlier:
                 self.display.say(f"the run that was in {self.directory.path} is now in {self.directory.earlier}")
+            for note in self.directory.notes:
+                self.display.say(note)
         if self.config.train.trackers:
             self.world.accelerator.init_trackers("branchwise", config=_for_trackers(self.config))
         self.display.__enter__()
@@ -82,17 +106,22 @@ class Run:
             {k: int(v) for k, v in sums.items() if v and k.startswith(("drawn/", "leaves", "missing"))}
         )
         self.totals["updates"] += len(result.grad_norms)
-        trees = self.world.gather(list(zip(batch.trees, result.advantages)))
-        rejected = self.world.gather(batch.rejected)
+        self._values = values
+        trees = self.world.gather(list(zip(batch.trees, result.advantages, result.weights)))
+        rejected, faults = self.world.gather(batch.rejected), self.world.gather(result.faults)
         if self.world.is_main:
             self.directory.metrics(step, values)
-            self.directory.trees(f"{step:06d}", [t for t, _ in trees], [a for _, a in trees])
+            self.directory.trees(f"{step:06d}", [t for t, _, _ in trees], [a for _, a, _ in trees])
+            if faults:
+                kept = self.directory.not_finite(step, faults, [record(*tree) for tree in trees])
+                self.display.warn(f"step {step}: a loss or gradient was not finite; where, and on what, is in {kept}")
             if rejected:
                 self.directory.trees(f"{step:06d}-replaced", rejected)
         if self.config.train.trackers:
             self.world.accelerator.log(values, step=step)
-        self._warn(step, [tree for tree, _ in trees], result)
-        for warning in self.spread.warnings([tree for tree, _ in trees]):
+        self.not_finite_in_a_row = result.in_a_row + (0 if result.grad_norms else self.not_finite_in_a_row)
+        self._warn(step, [tree for tree, _, _ in trees], result)
+        for warning in self.spread.warnings([tree for tree, _, _ in trees]):
             self.display.warn(f"step {step}: {warning}")
         self.display.step(step, values)
 
@@ -111,7 +140,7 @@ class Run:
                 "nothing was learnt from it"
             )
         if result.not_finite:
-            self.display.warn(f"step {step}: the gradient was not finite; {result.not_finite} updates left out")
+            self.display.warn(f"step {step}: {result.not_finite} updates left out: not finite")
         self._warn_missing(f"step {step}", missing)
 
     def _warn_missing(self, where: str, reasons: Counter[str]) -> None:
@@ -129,72 +158,148 @@ class Run:
         if held_out is None:
             return
         self.held_out[step] = held_out
+        self._values = self._values | {f"held_out/{k}": v for k, v in asdict(held_out).items()}
         self.display.say(f"held-out mean reward {'before' if step == 0 else f'after step {step}'}: {held_out}")
         if self.world.is_main:
             self.directory.metrics(step, {f"held_out/{k}": v for k, v in asdict(held_out).items()})
         if self.config.train.trackers:
             self.world.accelerator.log({"held_out": held_out.mean}, step=step)
         if step and self.config.eval.every and held_out.mean == max(h.mean for h in self.held_out.values()):
-            self.best_step = step
-            self._save("best")
+            if error := self._save("best"):
+                self.display.warn(f"step {step}: the best model so far could not be written: {error}")
+            else:
+                self.best_step = step
 
-    def save(self, step: int, cursor: int) -> None:
+    def save(self, step: int, ahead: Ahead, random: dict[str, Any] | None = None) -> None:
         """Write a checkpoint, or after the last step the final model.
 
         Args:
-            cursor: how many questions this process had drawn for the steps so far.
+            ahead: what is sampled ahead is part of the state; nothing is sampled meanwhile.
+            random: the random states after `step`, where something has drawn since.
+
+        Raises:
+            FloatingPointError: the weights are not finite; no checkpoint is to hide the last good one.
+            WorkStopped: the final model could not be written.
         """
+        if name := not_finite(self.trainer):
+            raise FloatingPointError(f"after step {step} the weights are not finite ({name})")
         if step == self.config.train.steps:
-            self._save("model")
+            if error := self._save("model"):
+                raise WorkStopped(f"the model could not be written: {error}; make room")
             self.display.say(f"the model is in {Path(self.config.train.output_dir) / 'model'}")
             return
-        state = state_of(self.trainer, self, step, cursor)
-        if self.world.is_main:
-            self._checkpoint(step, state)
-        self.world.wait()
+        best = self.best
+        self._rate(step)
+        with ahead.paused():
+            state = state_of(self.trainer, self, ahead, step, random)
+        folder = Path(self.config.train.output_dir) / "checkpoints" / f"{step:06d}"
+        failed = self.world.is_main and folder != self.saved and self._checkpoint(step, folder, state)
+        if self.world.sum({"failed": failed})["failed"]:
+            self.best = best
+            self.totals["failed_saves"] += 1
+        else:
+            self.saved = folder
 
-    def _checkpoint(self, step: int, state: dict[str, Any]) -> None:
+    def _rate(self, step: int) -> None:
+        """Note whether this step's checkpoint is the best so far."""
+        if (metric := self.config.train.keep_best) is None:
+            return
+        value = self._values.get(metric.removeprefix("-"))
+        if value is None and not (self.config.eval.every and metric.removeprefix("-").startswith("held_out/")):
+            self.display.warn(f"step {step}: train.keep_best: there is no metric {metric!r}; see metrics.jsonl")
+        if value is None or not math.isfinite(value):
+            return
+        value = -value if metric.startswith("-") else value
+        if self.best is None or value > self.best[0]:
+            self.best = value, step
+
+    def _checkpoint(self, step: int, folder: Path, state: dict[str, Any]) -> bool:
+        """Write it; True if that failed, which a run survives: it is told and counted, and tried again next time."""
+
         def fill(folder: Path) -> None:
             self.trainer.policy.save(folder)
             torch.save(state, folder / STATE)
 
-        checkpoints = self.directory.path / "checkpoints"
-        self.directory.sync()
         try:
-            write_checkpoint(checkpoints / f"{step:06d}", fill)
-        except (OSError, RuntimeError, SafetensorError) as error:  # the latter two are torch's and safetensors' own
-            self.display.warn(f"step {step}: no checkpoint could be written, and the run goes on: {error}")
-        else:
-            thin_out(checkpoints, self.config.train.keep_checkpoints)
+            if not (error := lacking(self.trainer, state, folder)):
+                self.directory.sync()
+                write_checkpoint(folder, fill)
+        except Exception as caught:  # besides OSError: torch's, safetensors' and pickle's own
+            error = str(caught)
+        if error:
+            self.display.warn(f"step {step}: no checkpoint could be written: {error}; the last one is {self.saved}")
+            return True
+        thin_out(folder.parent, self.config.train, self.best and self.best[1])
+        return False
 
-    def _save(self, name: str) -> None:
+    def _save(self, name: str) -> str | None:
+        """Write the model; returns what went wrong."""
+        error = None
         if self.world.is_main:
-            write_checkpoint(self.directory.path / name, self.trainer.policy.save)
-        self.world.wait()
+            try:
+                write_checkpoint(self.directory.path / name, self.trainer.policy.save)
+            except (OSError, SafetensorError) as caught:
+                error = str(caught)
+        return next((told for told in self.world.gather([error]) if told), None)
 
-    def resume(self, wanted: Literal[True] | str | Path) -> int:
+    def end(self, signal: int, lost: Exception | None) -> BaseException | None:
+        """What ends the run after this step, the same on all processes, or None."""
+        # signals reach processes at different moments, and saving needs them all
+        ends = self.world.sum({"max/signal": signal, "max/lost": lost is not None})
+        if ends["max/lost"]:
+            return lost or WorkStopped("another process of the run cannot go on; its own message says why")
+        if self.not_finite_in_a_row >= self.config.train.max_not_finite:
+            return WorkStopped(
+                f"the loss or gradient of {self.not_finite_in_a_row} optimizer steps in a row was not finite "
+                f"(train.max_not_finite: {self.config.train.max_not_finite}); their batches are in "
+                f"{Path(self.config.train.output_dir) / 'not_finite'}. Try train.precision: float32, or a lower "
+                "train.learning_rate"
+            )
+        return SystemExit(128 + int(ends["max/signal"])) if ends["max/signal"] else None
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Whatever ends the run, say from where it can go on."""
+        try:
+            yield
+        except (WorkStopped, FloatingPointError, OSError) as error:
+            raise WorkStopped(f"{error}. {self.way_on()}") from error
+        except ConfigError as error:
+            raise type(error)(f"{error}. {self.way_on()}") from error
+        except Exception as error:
+            error.add_note(self.way_on())
+            raise
+        except (SystemExit, KeyboardInterrupt):
+            self.display.say(self.way_on())
+            raise
+
+    def way_on(self) -> str:
+        if self.saved is None:
+            return "No checkpoint had been written"
+        return f"The last good checkpoint is {self.saved}; --resume goes on from it"
+
+    def resume(self, wanted: bool | str | Path, ahead: Ahead) -> int:
         """Put the run where a checkpoint left it; return the first step to take.
 
         Args:
-            wanted: a checkpoint's folder; True: the newest that is whole, and where there is none a new run.
+            wanted: as `train.resume`; True: `auto`, False: `never`.
 
         Raises:
             ConfigError: the checkpoint is damaged, or the config has changed in what the remaining steps depend on.
         """
-        if wanted is True:
-            folder, passed_over = newest_whole(Path(self.config.train.output_dir) / "checkpoints")
-            self.trainer.notes += [f"warning: {line}" for line in passed_over]
-        else:
-            folder = Path(wanted)
-            if (wrong := damage(folder)) is not None:
-                raise ConfigError(f"--resume: {folder} is damaged: {wrong}; name another, or none for the newest whole")
-        if folder is None:
-            self.trainer.notes.append("there is no whole checkpoint to resume from: a new run begins")
+        if wanted in (False, "never"):
             return 1
-        # a run's own file, which holds more than tensors
-        state = torch.load(folder / STATE, map_location="cpu", weights_only=False)
-        restore(self.trainer, self, state)
-        self.first_step = state["step"] + 1
+        run = Path(self.config.train.output_dir)
+        with locked(run) if self.world.is_main and run.is_dir() else nullcontext():
+            folder, passed_over = chosen(run / "checkpoints", "auto" if isinstance(wanted, bool) else wanted)
+            self.trainer.notes += [f"warning: {line}" for line in passed_over]
+            if folder is None:
+                self.trainer.notes.append("there is no whole checkpoint to resume from: a new run begins")
+                return 1
+            # a run's own file, which holds more than tensors
+            state = torch.load(folder / STATE, map_location="cpu", weights_only=False)
+        restore(self.trainer, self, ahead, state)
+        self.saved, self.first_step = folder, state["step"] + 1
         self.trainer.notes.append(f"resumed from {folder}, after step {state['step']}")
         return self.first_step
 
@@ -221,6 +326,7 @@ class Run:
             "updates": self.totals["updates"],
             "leaves": self.totals["leaves"],
             "missing_rewards": self.totals["missing"],
+            "failed_saves": self.totals["failed_saves"],
             "training_seconds": round(self.training_seconds, 1),
             "held_out": {name: asdict(h) for name, h in (("before", before), ("after", after)) if h},
             "best_step": self.best_step,

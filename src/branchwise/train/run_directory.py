@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
+import math
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ from typing import IO, Any
 import yaml
 
 from branchwise.config import Config, ConfigError
+from branchwise.train.checkpoint import clear_up, sync
 from branchwise.train.tree_log import tree_record
 from branchwise.tree import Tree
 
@@ -39,38 +41,36 @@ class RunDirectory:
         """Where the run that stood there is now."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(self.path)
+            self._lock = locked(self.path)
             if not resumed and metrics.exists() and metrics.stat().st_size:
                 self.earlier = _moved_aside(self.path)
                 self.path.mkdir()
-                self._lock = _locked(self.path)
+                self._lock = locked(self.path)
             (self.path / "trees").mkdir(exist_ok=True)
+            self.notes = clear_up(self.path, resumed)
+            """What was done to what stood there."""
+            if resumed:
+                self._forget_after(resumed)
+            self._write("config.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True))
+            self.write_json("versions.json", versions())
+            self._log = logging.FileHandler(self.path / "log.txt", mode="a" if resumed else "w", encoding="utf-8")
+            self._metrics = metrics.open("a", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"train.output_dir: {self.path}: {error.strerror}; name another folder") from None
-        if resumed:
-            self._forget_after(resumed)
-        resolved = yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
-        (self.path / "config.yaml").write_text(resolved, encoding="utf-8")
-        self.write_json("versions.json", versions())
-        self._log = logging.FileHandler(self.path / "log.txt", mode="a" if resumed else "w", encoding="utf-8")
         self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger("branchwise").addHandler(self._log)
-        self._metrics = metrics.open("a", encoding="utf-8")
 
     def _forget_after(self, step: int) -> None:
         """Drop the lines and files of steps that will be taken again."""
         metrics = self.path / "metrics.jsonl"
-        lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True) if metrics.exists() else []
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-        unfinished = metrics.with_suffix(".unfinished")
-        unfinished.write_text("".join(kept), encoding="utf-8")
-        unfinished.replace(metrics)
-        for file in (self.path / "trees").glob("*.jsonl"):
+        lines = metrics.read_text(encoding="utf-8", errors="replace").split("\n") if metrics.exists() else []
+        self._write("metrics.jsonl", "".join(f"{line}\n" for line in lines[:-1] if _step(line) <= step))
+        for file in (*(self.path / "trees").glob("*.jsonl"), *(self.path / "not_finite").glob("*.json")):
             if int(re.findall(r"\d+", file.name)[0]) > step:
                 file.unlink()
 
     def sync(self) -> None:
-        """Have what was logged on the disk before a checkpoint counts on it."""
+        """Have the metrics on the disk before a checkpoint counts on them; trees are there already."""
         self._metrics.flush()
         os.fsync(self._metrics.fileno())
 
@@ -81,32 +81,59 @@ class RunDirectory:
 
     def trees(self, name: str, trees: list[Tree], advantages: list[list[Any]] | None = None) -> None:
         """Write trees/NAME.jsonl, a tree a line (`tree_record`)."""
-        with (self.path / "trees" / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+        path = self.path / "trees" / f"{name}.jsonl"
+        with path.open("w", encoding="utf-8") as file:
             for b, tree in enumerate(trees):
                 record = tree_record(tree, advantages[b] if advantages else None, self.decode)
                 file.write(json.dumps(record, ensure_ascii=False, default=str, separators=(",", ":")) + "\n")
+        sync(path)
+
+    def not_finite(self, step: int, faults: list[dict[str, Any]], trees: list[dict[str, Any]]) -> Path:
+        """Write not_finite/STEP.json, for people: what a step left out, and its whole batch."""
+        (self.path / "not_finite").mkdir(exist_ok=True)
+        name = f"not_finite/{step:06d}.json"
+        self._write(name, json.dumps({"step": step, "where": faults, "trees": trees}) + "\n")
+        return self.path / name
 
     def write_json(self, name: str, values: dict[str, Any]) -> None:
-        (self.path / name).write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        self._write(name, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+    def _write(self, name: str, text: str) -> None:
+        """Replace a file at once: whoever ends this process leaves the old one or the new one."""
+        unfinished = self.path / f"{name}.unfinished"
+        unfinished.write_text(text, encoding="utf-8")
+        sync(unfinished)
+        unfinished.replace(self.path / name)
 
     def close(self) -> None:
-        self._metrics.close()
+        with suppress(OSError):  # a full disk has been told of where the line was written
+            self._metrics.close()
         logging.getLogger("branchwise").removeHandler(self._log)
         self._log.close()
         self._lock.close()
 
 
-def _locked(path: Path) -> IO[str]:
+def _step(line: str) -> float:
+    """The step of a line of metrics.jsonl; of one that a crash has garbled, a step yet to come."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+def locked(path: Path) -> IO[str]:
     """A file of the folder that only one process holds, until it is closed or the process ends."""
     import fcntl
 
-    lock = (path / ".lock").open("w")
     try:
+        lock = (path / ".lock").open("w")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ConfigError(
             f"train.output_dir: another process is writing to {path}; wait for it, or name another folder"
         ) from None
+    except OSError as error:
+        raise ConfigError(f"train.output_dir: {path}: {error.strerror}; name another folder") from None
     return lock
 
 

@@ -18,6 +18,7 @@ from branchwise.config_rules import check_data
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.data.stream import Stream
+from branchwise.errors import WorkStopped
 from branchwise.policy.load import load_architecture, load_policy, load_tokenizer, positions_of
 from branchwise.policy.policy import Policy
 from branchwise.rewards.references import reference_notes
@@ -27,6 +28,7 @@ from branchwise.rollout.engine import Engine, Limb
 from branchwise.rollout.make import make_engine
 from branchwise.rollout.memory import kv_memory_gb
 from branchwise.train.ahead import Ahead
+from branchwise.train.checkpoint import random_state
 from branchwise.train.metrics import Stopwatch
 from branchwise.train.optimizer import make_optimizer
 from branchwise.train.run import Run
@@ -112,46 +114,63 @@ class Trainer:
         p = self.policy
         return make_engine(self.config, p.model, self.tokenizer, precision=p.precision, device=p.device)
 
-    def train(self, resume_from_checkpoint: bool | str | Path = False) -> dict[str, Any]:
+    def train(self, resume_from_checkpoint: bool | str | Path | None = None) -> dict[str, Any]:
         """Run all steps; write the run directory; return the summary that summary.json holds.
 
         Args:
-            resume_from_checkpoint: a checkpoint's folder, or True for the run's newest whole one, if there is any.
+            resume_from_checkpoint: True for the run's newest whole checkpoint, if there is any, or a checkpoint's
+                folder; default: the config's `train.resume`.
 
         Raises:
             ConfigError: the checkpoint is damaged, or the config has changed since.
+            WorkStopped: the run could not go on; it says why, and which checkpoint is the last good one.
             SystemExit: control-C or SIGTERM ended it; the state is saved.
         """
         c = self.config
         self.rewards.start()
-        run = Run(self)
-        first = run.resume(resume_from_checkpoint) if resume_from_checkpoint else 1
-        ahead = Ahead(self.collect, c.train.steps, c.train.async_depth, self.engine.close, first)
-        with closing(self.engine), run, ahead, Signals(run.display.say) as signals:
+        run, ahead = Run(self), Ahead(self.collect, c.train.steps, c.train.async_depth, self.engine.close)
+        first = run.resume(c.train.resume if resume_from_checkpoint is None else resume_from_checkpoint, ahead)
+        with closing(self.engine), run, ahead, Signals(run.display.say) as signals, run.telling():
+            signals.wait = first > 1
             if first == 1:
                 run.evaluated(0, self.evaluate())
             for step in range(first, c.train.steps + 1):
-                clock = Stopwatch()
-                batch = ahead.take(step, clock)
+                clock, last, lost = Stopwatch(), step == c.train.steps, None
+                batch = self._take(step, run, ahead, clock)
                 with clock("update"):
                     self.engine.rest()
                     result = update(self.policy, self.optimizer, self.scheduler, batch.trees, c, self.world)
                 with clock("weights"), ahead.paused():
-                    self.engine.sync(self.policy.model)
+                    try:
+                        self.engine.sync(self.policy.model)
+                    except WorkStopped as error:
+                        lost = error  # the update is done, and to be saved
                 ahead.updated(step)
                 run.stepped(step, batch, result, clock)
                 signals.wait = True
-                last = step == c.train.steps
-                if last or (c.eval.every and step % c.eval.every == 0):
+                end = run.end(0 if last else signals.asked or 0, lost)
+                if (last or (c.eval.every and step % c.eval.every == 0)) and not isinstance(end, Exception):
                     with ahead.paused():
                         run.evaluated(step, self.evaluate())
-                # signals reach processes at different moments, and saving needs them all
-                ended_by = int(self.world.sum({"max/signal": signals.asked or 0})["max/signal"])
-                if last or ended_by or (c.train.save_every and step % c.train.save_every == 0):
-                    run.save(step, batch.cursor)
-                if ended_by and not last:
-                    raise SystemExit(128 + ended_by)
+                if last or end or (c.train.save_every and step % c.train.save_every == 0):
+                    run.save(step, ahead)
+                if end:
+                    raise end
             return run.summary()
+
+    def _take(self, step: int, run: Run, ahead: Ahead, clock: Stopwatch) -> Batch:
+        """The step's batch. Where a process cannot have it, all save what they have and end together."""
+        error, batch, before = None, Batch([]), random_state()
+        try:
+            batch = ahead.take(step, clock)
+        except Exception as caught:
+            error = caught
+        failed = self.world.sum({"failed": error is not None, "diverged": isinstance(error, FloatingPointError)})
+        if not failed["failed"]:
+            return batch
+        if step > 1 and not failed["diverged"]:
+            run.save(step - 1, ahead, before)
+        raise error or WorkStopped("another process of the run cannot go on; its own message says why")
 
     def collect(self, step: int, clock: Stopwatch) -> Batch:
         """Sample and reward this process's share of the step's trees."""
