@@ -109,7 +109,7 @@ def test_the_step_is_as_if_not_taken_and_the_batch_is_kept(model, tmp_path, spoi
         paths = [_path(tree["nodes"], place) for tree in kept["trees"] for place in range(len(tree["nodes"]))]
         assert any(path[: len(told)] == told for path in paths)
     else:
-        assert fault["not_finite"] and fault["parameters"] == len(fault["not_finite"])
+        assert len(fault["not_finite"]) == 20 < fault["parameters"]  # so many are named
 
 
 def _path(nodes, place):
@@ -126,7 +126,7 @@ def test_so_many_in_a_row_stop_the_run_and_the_last_good_checkpoint_is_named(mod
     with pytest.raises(WorkStopped, match=r"2 optimizer steps in a row was not finite") as stop:
         run.train()
     assert str(stop.value).endswith(
-        f"The last good checkpoint is {tmp_path}/checkpoints/000005; --resume goes on from there"
+        f"The last good checkpoint is {tmp_path}/checkpoints/000005; --resume goes on from it"
     )
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5]
