@@ -360,6 +360,8 @@ REVIEWED = {
         ("Leo", "leo", 1),
         ("BCA", r"\text{BCA}", 1),
         ("xy", "yx", 1),
+        ("dog", "god", 0),
+        ("abc", r"a \cdot b \cdot c", 1),
     ],
     "spellings": [
         ("8", "\u200b8", 1),

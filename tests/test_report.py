@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from runs import write_run
+from run_files import write_run
 
 from branchwise.diagnostics.history import read_history
 from branchwise.errors import ConfigError

@@ -109,7 +109,7 @@ def test_gradient_checkpointing_changes_nothing(family):
     loss = packed_loss(policy, whole(forest))
     forwarded = len(calls)
     given = gradients(loss, model)
-    assert len(calls) > 1.5 * forwarded  # layers ran again in the backward
+    assert len(calls) > 1.25 * forwarded  # all layers but the last ran again in the backward
     assert policy.sharing.way == WAY.get(family, "blocks")
     assert gradient_error(given, gradients(plain_loss(plain, forest, 0.7), plain)) < 1e-5
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from runs import TOKENIZER, written_tree
+from run_files import TOKENIZER, written_tree
 
 from branchwise.train.tree_log import read_trees, token_spans, tree_record
 

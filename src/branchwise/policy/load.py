@@ -178,6 +178,9 @@ def _settle(model: nn.Module, base: Any, checkpointing: bool) -> None:
         # its name until transformers 5.2x
         enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
         enable({"use_reentrant": False})
+        # the backward pass begins with the last layer: to keep its activations costs no memory at the peak
+        layers = [module for module in base.modules() if getattr(module, "gradient_checkpointing", None) is True]
+        layers[-1].gradient_checkpointing = False
     model.train(checkpointing)
 
 

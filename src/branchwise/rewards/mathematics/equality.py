@@ -64,7 +64,7 @@ def _equal(gold: str, given: str) -> bool:
         return True
     if max(len(gold), len(given)) > LONGEST:
         return False
-    for compare in (_same_label, _same_base, _same_ratio, _same_quantity, _same_saying):
+    for compare in (_same_label, _same_run, _same_base, _same_ratio, _same_quantity, _same_saying):
         verdict = compare(gold, given)
         if verdict is not None:
             return verdict
@@ -117,6 +117,11 @@ def _same_quantity(gold: str, given: str) -> bool | None:
 def _same_saying(gold: str, given: str) -> bool | None:
     a, b = (_SAYINGS.get(text.lower(), text) if len(text) > 2 else text for text in (gold, given))
     return None if (a, b) == (gold, given) else _equal(a, b)
+
+
+def _same_run(gold: str, given: str) -> bool | None:
+    """Three letters and more, alone on both sides, are words: dog is no god, though as products they are equal."""
+    return _same_words(gold, given) if min(len(gold), len(given)) > 2 and (gold + given).isalpha() else None
 
 
 def _same_words(gold: str, given: str) -> bool:
