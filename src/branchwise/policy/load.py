@@ -133,7 +133,7 @@ def _load_processor(m: ModelConfig, options: dict[str, Any]) -> Any:
     """The processor; without its part for videos where that alone needs a package that is missing (torchvision)."""
     try:
         return AutoProcessor.from_pretrained(m.path, **options)
-    except ImportError:
+    except (ImportError, OSError):
         kind = PROCESSOR_MAPPING[_config_type(m)]
         if "video_processor" not in kind.get_attributes():
             raise
