@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from byte_tokenizer import byte_tokenizer
+from PIL import Image
 
 from branchwise.config import DataConfig, Source
 from branchwise.data import DataError, Renderer, Stream, load_questions, load_rows, questions
@@ -299,10 +300,12 @@ def test_rows_that_share_an_id_are_named():
     assert made([{"question": "a", "id": None}, {"question": "b", "id": "z"}])[0][0].id == "1"
 
 
-def test_parts_of_a_message_may_be_bare_texts():
+def test_parts_of_a_message_may_be_bare_texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (4, 4)).save("a.png")
     question = only([{"prompt": [{"role": "user", "content": ["What is", {"type": "image", "image": "a.png"}]}]}])
     parts = question.phrasings[0][0]["content"]
-    assert parts == [{"type": "text", "text": "What is"}, {"type": "image", "image": "a.png"}]
+    assert parts == [{"type": "text", "text": "What is"}, {"type": "image"}]
 
 
 def test_system_prompt_examples_and_template_make_chat_turns():
@@ -351,14 +354,18 @@ def test_rephrasings_of_messages_replace_the_last_user_message():
     assert only([{"prompt": messages}]).phrasings[0] == messages
 
 
-def test_nulls_that_arrow_fills_in_are_no_parts():  # case F05
+def test_nulls_that_arrow_fills_in_are_no_parts(tmp_path, monkeypatch):  # case F05
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (4, 4)).save("a.png")
     parts = [{"type": "text", "text": "q", "image": None}, {"type": "image", "text": None, "image": "a.png"}]
     row = {"prompt": [{"role": "user", "name": None, "content": parts}], "rephrasings": ["r"]}
     question = only(datasets.Dataset.from_list([row]), 1)
-    image = {"type": "image", "image": "a.png"}
+    assert [picture.source.name for picture in question.images] == ["a.png"]
+    image = {"type": "image"}
     assert only([{"prompt": [{"role": "user", "content": [*parts, parts[0]]}]}]).phrasings[0][0]["content"] == [
-        {"type": "text", "text": "q\nq"},
+        {"type": "text", "text": "q"},
         image,
+        {"type": "text", "text": "q"},
     ]
     assert question.phrasings[0] == [{"role": "user", "content": [{"type": "text", "text": "q"}, image]}]
     assert question.phrasings[1] == [{"role": "user", "content": [{"type": "text", "text": "r"}, image]}]

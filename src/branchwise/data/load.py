@@ -46,6 +46,8 @@ class Rows:
     """What the numbers count."""
     unreadable: dict[int, str] = field(default_factory=dict)
     """Lines that hold no row, by number, with the reason."""
+    folder: Path = Path()
+    """Where relative paths in it begin."""
 
     def numbered(self) -> Iterator[tuple[int, dict[str, Any]]]:
         return zip(self.numbers or range(1, len(self.rows) + 1), self.rows, strict=True)
@@ -94,7 +96,7 @@ def load_rows(source: Rows | Source | Iterable[Mapping[str, Any]]) -> Rows:
             unreadable[number] = str(row)
         else:
             rows[number] = row
-    return Rows(source.path, list(rows.values()), list(rows), unit, unreadable)
+    return Rows(source.path, list(rows.values()), list(rows), unit, unreadable, path.parent)
 
 
 def _reader(path: Path, suffix: str) -> tuple[Callable[[Path], Iterator[Numbered]], str]:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from branchwise.config import DataConfig, Source
+from branchwise.data.images import ImageError, Limits
 from branchwise.data.load import DataError, Rows, load_rows
-from branchwise.data.prompt import Renderer
+from branchwise.data.placing import placed, resized, row_pictures
+from branchwise.data.prompt import PromptError, Renderer
 from branchwise.errors import nearest
 from branchwise.tree import Prompt, Question
 
@@ -137,18 +139,33 @@ def questions(table: Rows, data: DataConfig, rephrasings: int = 0) -> tuple[list
             f"the columns found are {', '.join(columns)}{nearest('rephrasings', columns)}. Add it, or set "
             "tree.rephrasings: 0"
         )
+    if data.image_column not in (None, *columns):
+        raise DataError(
+            f"data.image_column: {data.image_column!r} is no column of {table.name}; "
+            f"the columns found are {', '.join(columns)}"
+        )
     answered = any(_reference(row) is not None for row in table.rows)
     template = Template(data.template, [*columns, "answer"] if answered else columns, table.name)
+    limits = Limits(data.min_pixels, data.max_pixels, data.image_urls)
     found = {}
     for number, raw in table.numbered():
         row = with_answer(raw)
         text = question_text(row.get(key))
-        if reason := _unusable(row, key, text, answered, template):
+        reason = _unusable(row, key, text, answered, template)
+        if reason is None:
+            try:
+                shown = row_pictures(row, row[key], table.folder, limits, data.image_column)
+                columns_of_row = resized(row, shown, data.boxes) if shown else row
+                wordings = [text, *_wordings(row, text, rephrasings, report, f"{table.name}, {table.unit} {number}")]
+                prompts = [build_prompt(row, key, wording, template, data) for wording in wordings]
+                prompts = list(_with_images(prompts, len(shown), report))
+            except ImageError as error:
+                reason = str(error)
+        if reason is not None:
             report.rejected.append((number, reason))
             continue
-        wordings = [text, *_wordings(row, text, rephrasings, report, f"{table.name}, {table.unit} {number}")]
-        prompts = tuple(build_prompt(row, key, wording, template, data) for wording in wordings)
-        found[number] = Question(str(number if row.get("id") is None else row["id"]), prompts, row)
+        id = str(number if row.get("id") is None else row["id"])
+        found[number] = Question(id, tuple(prompts), columns_of_row, shown)
     if not found:
         raise DataError(f"no usable row. {report}")
     report.usable = len(found)
@@ -172,7 +189,11 @@ def fitting(found: list[Question], renderer: Renderer, report: Report) -> list[Q
     """
     fit = []
     for question in found:
-        kept = renderer.fits(question)
+        try:
+            kept = renderer.fits(question)
+        except PromptError as error:
+            report.reject(question, str(error))
+            continue
         if kept is None:
             report.reject(question, f"its prompt has more tokens than {renderer.limit}")
         else:
@@ -180,8 +201,24 @@ def fitting(found: list[Question], renderer: Renderer, report: Report) -> list[Q
                 report.left_out[f"of more tokens than {renderer.limit}"] += excess
             fit.append(kept)
     if not fit:
-        raise DataError(f"{report.name}: every question has more tokens than {renderer.limit}; raise the limit")
+        raise DataError(f"no usable question. {report}")
     return fit
+
+
+def _with_images(prompts: list[Prompt], count: int, report: Report) -> Iterator[Prompt]:
+    """The phrasings with places for so many images; rephrasings that have others are left out.
+
+    Raises:
+        ImageError: the original has.
+    """
+    for n, prompt in enumerate(prompts):
+        try:
+            yield placed(prompt, count) if count else prompt
+        except ImageError:
+            if n == 0:
+                raise
+            report.rephrasings -= 1
+            report.left_out["with fewer or more places for images than images"] += 1
 
 
 def _reference(row: Mapping[str, Any]) -> Any:
@@ -327,12 +364,13 @@ def build_prompt(row: Mapping[str, Any], key: str, wording: str, template: Templ
     """
     text = template.fill({**row, key: wording, "question": wording})
     given = row[key]
+    as_it_stands = text == question_text(given)
     if isinstance(given, str):
         if key == "prompt" and not data.system_prompt and not data.examples:
             return text
         messages = [{"role": "user", "content": text}]
     else:
-        messages = _replace_text(given, text)
+        messages = _without_nulls(given) if as_it_stands and _interleaved(given) else _replace_text(given, text)
     system: list[dict[str, Any]] = []
     if messages[0]["role"] == "system":
         system, messages = messages[:1], messages[1:]
@@ -343,6 +381,13 @@ def build_prompt(row: Mapping[str, Any], key: str, wording: str, template: Templ
         examples.append({"role": "user", "content": example["question"]})
         examples.append({"role": "assistant", "content": example["response"]})
     return [*system, *examples, *messages]
+
+
+def _interleaved(messages: list[dict[str, Any]]) -> bool:
+    """Whether the last user message has several texts, whose places among images matter."""
+    content = [message["content"] for message in messages if message["role"] == "user"][-1]
+    kinds = [_part_text(part) is None for part in content] if isinstance(content, list) else []
+    return kinds.count(False) > 1 and any(kinds)
 
 
 def _replace_text(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:

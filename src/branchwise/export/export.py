@@ -16,7 +16,7 @@ from transformers import AutoConfig, GenerationConfig
 from branchwise.config import ConfigError
 from branchwise.export.card import model_card
 from branchwise.export.source import Checkpoint, find_checkpoint
-from branchwise.policy.load import load_tokenizer, load_weights
+from branchwise.policy.load import load_processing, load_weights
 from branchwise.rollout.export import ROUNDING_TOLD, Rounding
 from branchwise.rollout.transformers import stop_ids
 from branchwise.train.checkpoint import MANIFEST, STATE, write_checkpoint
@@ -99,7 +99,7 @@ def _merged(source: Checkpoint, folder: Path, dtype: torch.dtype | None, say: Ca
             "base's: what is exported is hardly what was trained; set --dtype float32"
             + (", or export the adapter alone (--adapter)" if source.adapter else "")
         )
-    tokenizer = load_tokenizer(source.config.model.model_copy(update={"path": str(source.folder), "revision": None}))
+    tokenizer = load_processing(source.config.model.model_copy(update={"path": str(source.folder), "revision": None}))
     model.to(dtype)
     _stop_where_training_did(model, tokenizer)
     model.save_pretrained(folder)

@@ -55,4 +55,4 @@ def _policy(trainer: Trainer) -> Any:
     from branchwise.rephrase.local import of_engine
 
     kwargs = trainer.config.data.chat_template_kwargs | r.request.get("chat_template_kwargs", {})
-    return of_engine("policy", trainer.engine, trainer.tokenizer, kwargs)
+    return of_engine("policy", trainer.engine, trainer.policy.processing_class, kwargs)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from branchwise.config import Config, Source
-from branchwise.config_rules import check_data
+from branchwise.config_rules import check_data, check_images
 from branchwise.data.load import load_rows
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.plugins import load_function
-from branchwise.policy.load import load_architecture, load_tokenizer, positions_of
+from branchwise.policy.load import load_architecture, load_processing, positions_of
 from branchwise.rephrase.estimate import estimate
 from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
@@ -26,9 +26,9 @@ def dry_run(config: Config) -> Iterator[str]:
     """
     c = config
     architecture = load_architecture(c.model)
-    tokenizer = load_tokenizer(c.model)
-    renderer = Renderer.of(tokenizer, c, positions_of(architecture))
-    rewards = RewardRunner.of(None, c, tokenizer)
+    processing_class = load_processing(c.model)
+    renderer = Renderer.of(processing_class, c, positions_of(architecture))
+    rewards = RewardRunner.of(None, c, renderer.tokenizer)
     if c.algorithm.advantage != "group_relative":
         load_function(c.algorithm.advantage)
     check_data(c, train=c.data.train is not None, held_out=c.data.eval is not None)
@@ -52,8 +52,9 @@ def _data(
     source: Source, c: Config, renderer: Renderer, rewards: RewardRunner, rephrasings: int, key: str
 ) -> Iterator[str]:
     questions, report = load_questions(source, c.data, renderer, rephrasings)
+    check_images(c, any(question.images for question in questions))
     rewards.check({column for question in questions for column in question.columns})
     yield f"{key}: {report}"
     yield from reference_notes(rewards.functions, questions, key)
-    lengths = [len(renderer.ids(question.phrasings[0])) for question in questions]
+    lengths = [len(renderer.prompts(question)[0][0]) for question in questions]
     yield f"{key}: prompts of {min(lengths)} to {max(lengths)} tokens, median {int(np.median(lengths))}"
