@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from branchwise.config import load_config
-from branchwise.rollout.collect import collect, seedling
-from branchwise.tree import Node, Question
+from branchwise.rollout.collect import collect
+from branchwise.tree import Node, Question, seedling
 
 
 def sampled(kind, parent, index, finish):

@@ -8,6 +8,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from PIL import Image
 
 from branchwise.config import DataConfig, Source
 from branchwise.data import DataError, Stream, load_rows, questions
@@ -281,14 +282,18 @@ def test_rephrasings_of_messages_replace_the_last_user_message():
     assert only([{"prompt": messages}]).phrasings[0] == messages
 
 
-def test_nulls_that_arrow_fills_in_are_no_parts():  # case F05
+def test_nulls_that_arrow_fills_in_are_no_parts(tmp_path, monkeypatch):  # case F05
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (4, 4)).save("a.png")
     parts = [{"type": "text", "text": "q", "image": None}, {"type": "image", "text": None, "image": "a.png"}]
     row = {"prompt": [{"role": "user", "name": None, "content": parts}], "rephrasings": ["r"]}
     question = only(datasets.Dataset.from_list([row]), 1)
-    image = {"type": "image", "image": "a.png"}
+    assert [picture.source.name for picture in question.images] == ["a.png"]
+    image = {"type": "image"}
     assert only([{"prompt": [{"role": "user", "content": [*parts, parts[0]]}]}]).phrasings[0][0]["content"] == [
-        {"type": "text", "text": "q\nq"},
+        {"type": "text", "text": "q"},
         image,
+        {"type": "text", "text": "q"},
     ]
     assert question.phrasings[0] == [{"role": "user", "content": [{"type": "text", "text": "q"}, image]}]
     assert question.phrasings[1] == [{"role": "user", "content": [{"type": "text", "text": "r"}, image]}]

@@ -214,3 +214,11 @@ def test_the_spoiler_spoils():
         assert b.dropped(text, Random(seed)) in (text.replace("12 ", ""), text.replace("two ", ""))
         assert b.sentence_dropped(text, Random(seed)) in (text[17:], text.replace("She gives two away. ", ""))
     assert b.changed("no number", Random(0)) is None and b.sentence_dropped("Ann has 12 pens.", Random(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"), [("In <image>, how many circles are red?", True), ("How many circles are red?", False)]
+)
+def test_places_of_images_are_kept(text, accepted):
+    found = reason("How many of the circles in <image> are red?", text)
+    assert found is None if accepted else found == "images: 0 places for images, not 1"

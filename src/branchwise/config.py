@@ -41,6 +41,8 @@ class ModelConfig(Section):
     """Train an adapter; the reference is then the model with the adapter off."""
     load_in_4bit: bool = False
     """QLoRA; needs bitsandbytes and `lora`."""
+    freeze_vision: bool = False
+    """Of a vision-language model train the language model alone; images are then encoded once a batch."""
     gradient_checkpointing: bool = False
     """Less memory, about a third more time."""
 
@@ -75,6 +77,14 @@ class DataConfig(Section):
     max_prompt_tokens: int = Field(1024, ge=1)
     """Questions whose original is longer are left out, and phrasings that are longer; both are counted."""
     shuffle: bool = True
+    min_pixels: int | None = Field(None, ge=1)
+    """Images with fewer pixels (width × height) are enlarged, before the model's processor sees them."""
+    max_pixels: int | None = Field(None, ge=1)
+    """Images with more are made smaller; see `boxes`."""
+    boxes: list[str] = []
+    """Columns of boxes, points or paths in pixels, which go along with the size of the row's first image."""
+    image_urls: bool = False
+    """Fetch images from http(s) URLs."""
 
 
 class RewardConfig(Section):

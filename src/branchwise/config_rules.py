@@ -10,10 +10,13 @@ from branchwise.errors import ConfigError
 if TYPE_CHECKING:
     from branchwise.config import Config
 
+GROUNDING = ("box", "point", "trajectory")
+"""Built-in rewards of coordinates."""
+
 
 def conflicts(c: Config) -> Iterator[str]:
     """One line for each combination that cannot be."""
-    for rules in (_of_trees, _of_the_algorithm, _of_sampling, _of_models_and_work):
+    for rules in (_of_trees, _of_the_algorithm, _of_sampling, _of_models_and_work, _of_images):
         yield from rules(c)
 
 
@@ -120,6 +123,17 @@ def _of_models_and_work(c: Config) -> Iterator[str]:
             )
     if not c.rewards:
         yield "rewards: nothing would be rewarded; name a function, such as [math]"
+
+
+def _of_images(c: Config) -> Iterator[str]:
+    limit = "max_pixels" if c.data.max_pixels else "min_pixels" if c.data.min_pixels else None
+    if limit and "answer" not in c.data.boxes:
+        for reward in c.rewards:
+            if reward.function in GROUNDING and reward.args.get("coordinates", "pixels") == "pixels":
+                yield (
+                    f"data.{limit}: changes the size of images, and the reward {reward.function!r} reads references in "
+                    "their pixels; set data.boxes: [answer], so that these go along"
+                )
 
 
 def check_data(c: Config, train: bool, held_out: bool) -> None:

@@ -6,7 +6,7 @@ them and the answers sampled after those; without a marker, whole responses stan
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +15,21 @@ import numpy as np
 Kind = Literal["phrasing", "thought", "answer", "response"]
 Finish = Literal["marker", "stop", "length", "forced"]
 Prompt = str | list[dict[str, Any]]
-"""A text, or chat messages."""
+"""A text, or chat messages; `{"type": "image"}` among a message's parts is where the next image stands."""
+
+
+class Images:
+    """A question's images as the model's processor prepared them; its phrasings share them.
+
+    Args:
+        tensors: what the processor gave beside token ids, by name. They stay in the process that encodes them.
+    """
+
+    def __init__(self, tensors: dict[str, Any]) -> None:
+        self.tensors = tensors
+
+    def __reduce__(self) -> tuple[type[Images], tuple[dict[str, Any]]]:
+        return Images, ({},)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +41,8 @@ class Question:
     """The wordings as prompts, complete with system prompt and template; the first is the original."""
     columns: dict[str, Any] = field(default_factory=dict)
     """Every column of the row, as reward functions receive them; the reference answer is `answer`."""
+    images: tuple[Any, ...] = ()
+    """Its pictures (`data.images.Picture`), in the order in which they stand in each phrasing."""
 
 
 @dataclass(slots=True)
@@ -75,6 +91,8 @@ class Tree:
     nodes: list[Node] = field(default_factory=list)
     """Parents stand before their children."""
     children: list[list[int]] = field(default_factory=list)
+    images: Images | None = None
+    """What stands at the image placeholders of its prompts; None where there are none."""
 
     def add(self, node: Node) -> int:
         """Append a node and return its place."""
@@ -111,3 +129,13 @@ def prompt_node(index: int, ids: list[int]) -> Node:
     """A phrasing rendered to token ids."""
     ids_T = np.asarray(ids, dtype=np.int64)
     return Node("phrasing", -1, index, ids_T, np.zeros(len(ids), np.float32), np.zeros(len(ids), bool))
+
+
+def seedling(
+    question: Question, prompt_ids: Sequence[list[int]], *, draw: int, step: int, images: Images | None = None
+) -> Tree:
+    """A tree of prompts alone."""
+    tree = Tree(question, draw, step, images=images)
+    for n, ids in enumerate(prompt_ids):
+        tree.add(prompt_node(n, ids))
+    return tree

@@ -29,6 +29,8 @@ class Rows:
     name: str
     """What errors and reports call it."""
     rows: list[dict[str, Any]]
+    folder: Path = Path()
+    """Where relative paths in it begin."""
 
     @property
     def columns(self) -> list[str]:
@@ -54,7 +56,7 @@ def load_rows(source: Rows | Source | Iterable[Mapping[str, Any]]) -> Rows:
         return Rows(source.path, _download(source))
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    return Rows(source.path, list(islice(read(path), source.limit)))
+    return Rows(source.path, list(islice(read(path), source.limit)), path.parent)
 
 
 def _as_row(row: Any) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from branchwise.config import DataConfig, Source
+from branchwise.data.images import ImageError, Limits
 from branchwise.data.load import DataError, Rows, load_rows
-from branchwise.data.prompt import Renderer
+from branchwise.data.placing import placed, resized, row_pictures
+from branchwise.data.prompt import PromptError, Renderer
 from branchwise.tree import Prompt, Question
 
 QUESTIONS = ("prompt", "question", "problem")
@@ -35,6 +37,8 @@ class Report:
     """Which rows share an id, for one; questions then go by their rows' numbers."""
     too_long: list[str] = field(default_factory=list)
     """Questions left out because their prompt is longer than data.max_prompt_tokens."""
+    refused: list[str] = field(default_factory=list)
+    """Questions left out because the model's processor refuses their prompt, and why."""
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.usable} of {self.rows} rows usable"]
@@ -46,6 +50,9 @@ class Report:
         if self.too_long:
             some = ", ".join(self.too_long[:20])
             lines.append(f"  {len(self.too_long)} questions longer than data.max_prompt_tokens left out: {some}")
+        lines += [f"  question {reason}" for reason in self.refused[:20]]
+        if len(self.refused) > 20:
+            lines.append(f"  and {len(self.refused) - 20} more that the model's processor refuses")
         if self.rephrasings or self.left_out:
             reasons = [f"{count} {reason}" for reason, count in self.left_out.items()]
             lines.append(f"  {self.rephrasings} usable rephrasings; left out: {', '.join(reasons) or 'none'}")
@@ -95,15 +102,25 @@ def questions(table: Rows, data: DataConfig, rephrasings: int = 0) -> tuple[list
     answered = any(_reference(row) is not None for row in table.rows)
     template = Template(data.template, [*columns, "answer"] if answered else columns, table.name)
     report = Report(table.name, rows=len(table.rows))
+    limits = Limits(data.min_pixels, data.max_pixels, data.image_urls)
     found = {}
     for number, row in enumerate(map(with_answer, table.rows), start=1):
         text = question_text(row.get(key))
-        if reason := _unusable(row, text, answered, template):
+        reason = _unusable(row, text, answered, template)
+        if reason is None:
+            try:
+                shown = row_pictures(row, row[key], table.folder, limits)
+                columns_of_row = resized(row, shown, data.boxes) if shown else row
+                wordings = [text, *_wordings(row, text, rephrasings, report, f"{table.name}, row {number}")]
+                prompts = [build_prompt(row, key, wording, template, data) for wording in wordings]
+                prompts = list(_with_images(prompts, len(shown), report))
+            except ImageError as error:
+                reason = str(error)
+        if reason is not None:
             report.rejected.append((number, reason))
             continue
-        wordings = [text, *_wordings(row, text, rephrasings, report, f"{table.name}, row {number}")]
-        prompts = tuple(build_prompt(row, key, wording, template, data) for wording in wordings)
-        found[number] = Question(str(number if row.get("id") is None else row["id"]), prompts, row)
+        id = str(number if row.get("id") is None else row["id"])
+        found[number] = Question(id, tuple(prompts), columns_of_row, shown)
     if not found:
         raise DataError(f"no usable row. {report}")
     report.usable = len(found)
@@ -124,17 +141,39 @@ def fitting(found: list[Question], renderer: Renderer, report: Report) -> list[Q
     """
     fit = []
     for question in found:
-        kept = renderer.fits(question)
+        try:
+            kept = renderer.fits(question)
+        except PromptError as error:
+            report.refused.append(f"{question.id}: {error}")
+            continue
         if kept is None:
             report.too_long.append(question.id)
         else:
             if excess := len(question.phrasings) - len(kept.phrasings):
                 report.left_out["longer than data.max_prompt_tokens"] += excess
             fit.append(kept)
+    if not fit and report.refused:
+        raise DataError(f"no usable question. {report}")
     if not fit:
         limit = renderer.max_prompt_tokens
         raise DataError(f"{report.name}: every question is longer than data.max_prompt_tokens: {limit}; raise it")
     return fit
+
+
+def _with_images(prompts: list[Prompt], count: int, report: Report) -> Iterator[Prompt]:
+    """The phrasings with places for so many images; rephrasings that have others are left out.
+
+    Raises:
+        ImageError: the original has.
+    """
+    for n, prompt in enumerate(prompts):
+        try:
+            yield placed(prompt, count) if count else prompt
+        except ImageError:
+            if n == 0:
+                raise
+            report.rephrasings -= 1
+            report.left_out["with fewer or more places for images than images"] += 1
 
 
 def _reference(row: Mapping[str, Any]) -> Any:
@@ -274,12 +313,13 @@ def build_prompt(row: Mapping[str, Any], key: str, wording: str, template: Templ
     """
     text = template.fill({**row, key: wording, "question": wording})
     given = row[key]
+    as_it_stands = text == question_text(given)
     if isinstance(given, str):
         if key == "prompt" and not data.system_prompt and not data.examples:
             return text
         messages = [{"role": "user", "content": text}]
     else:
-        messages = _replace_text(given, text)
+        messages = _without_nulls(given) if as_it_stands and _interleaved(given) else _replace_text(given, text)
     system: list[dict[str, Any]] = []
     if messages[0]["role"] == "system":
         system, messages = messages[:1], messages[1:]
@@ -290,6 +330,13 @@ def build_prompt(row: Mapping[str, Any], key: str, wording: str, template: Templ
         examples.append({"role": "user", "content": example["question"]})
         examples.append({"role": "assistant", "content": example["response"]})
     return [*system, *examples, *messages]
+
+
+def _interleaved(messages: list[dict[str, Any]]) -> bool:
+    """Whether the last user message has several texts, whose places among images matter."""
+    content = [message["content"] for message in messages if message["role"] == "user"][-1]
+    kinds = [_part_text(part) is None for part in content] if isinstance(content, list) else []
+    return kinds.count(False) > 1 and any(kinds)
 
 
 def _replace_text(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:

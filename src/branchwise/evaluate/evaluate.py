@@ -15,7 +15,6 @@ from branchwise.evaluate.settings import EvaluationSettings
 from branchwise.evaluate.store import Problem, Sample, Store
 from branchwise.evaluate.suites import Suite, suite_rows
 from branchwise.rewards.run import RewardRunner
-from branchwise.rollout.collect import seedling
 from branchwise.rollout.engine import Engine, Limb, Sampling
 from branchwise.tree import Tree
 
@@ -35,7 +34,7 @@ def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: L
     """
     config = settings.config()
     store = Store(folder, settings.model_dump())
-    renderer = Renderer.of(engine.tokenizer, config)
+    renderer = Renderer.of(engine.processing_class, config)
     questions, report = load_questions(suite_rows(suite, settings.limit), settings.data, renderer)
     say(f"{suite.name}: {str(report).removeprefix(f'{report.name}: ')}")
     done = store.load(settings.batch, len(questions))
@@ -50,7 +49,7 @@ def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: L
         for begin in range(first, len(questions), settings.batch):
             begun = time.monotonic()
             trees = [
-                seedling(question, [renderer.ids(question.phrasings[0])], draw=draw, step=EVALUATION)
+                renderer.seedling(question, draw=draw, step=EVALUATION, phrasings=1)
                 for draw, question in enumerate(questions[begin : begin + settings.batch], start=begin)
             ]
             engine.get().grow([Limb(tree, 0, settings.samples, 1) for tree in trees], _sampling(settings))
@@ -63,31 +62,32 @@ def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: L
 
 
 class LoadedEngine:
-    """A model's tokenizer at once, and its engine once something has to be sampled: all may be stored already."""
+    """A model's tokenizer or processor at once, its engine once something has to be sampled: all may be stored."""
 
     def __init__(self, config: Config) -> None:
-        from branchwise.policy.load import load_tokenizer
+        from branchwise.policy.load import load_processing
 
         self.config = config
-        self.tokenizer: Any = load_tokenizer(config.model)
+        self.processing_class: Any = load_processing(config.model)
+        self.tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self._engine: Engine | None = None
 
     def get(self) -> Engine:
         if self._engine is None:
-            self._engine = _load_engine(self.config, self.tokenizer)
+            self._engine = _load_engine(self.config, self.processing_class)
         return self._engine
 
 
-def _load_engine(config: Config, tokenizer: Any) -> Engine:
+def _load_engine(config: Config, processing_class: Any) -> Engine:
     from branchwise.policy.load import load_weights, pick_device, pick_precision
     from branchwise.rollout.make import make_engine
 
     device = pick_device(config.train.device)
     dtype = pick_precision(config.sampling.dtype, device)
     model = load_weights(config.model, device, dtype).eval()
-    return make_engine(config, model, tokenizer, precision=dtype, device=device)
+    return make_engine(config, model, processing_class, precision=dtype, device=device)
 
 
 def _sampling(settings: EvaluationSettings) -> Sampling:

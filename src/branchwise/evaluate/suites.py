@@ -164,4 +164,4 @@ def suite_rows(suite: Suite, limit: int | None) -> Rows:
             break
     if table.rows and not rows:
         raise ConfigError(f"suite {suite.name}: none of the {len(table.rows)} rows of {table.name} belongs to it")
-    return Rows(table.name, rows)
+    return Rows(table.name, rows, table.folder)

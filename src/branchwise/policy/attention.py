@@ -52,6 +52,7 @@ class Layout:
         self.tile = tile
         self.position_T = row.position_T
         self.start_J, self.parent_J = row.start_J.cpu().numpy(), row.parent_J.cpu().numpy()
+        self.whole_J = row.whole_J()
         self.end_J = np.append(self.start_J[1:], len(row.ids_T))
         self.tail_J = self.end_J.copy()
         for j in range(len(self.parent_J) - 1, 0, -1):
@@ -64,6 +65,15 @@ class Layout:
         return torch.as_tensor(np.repeat(self.tail_J, self.end_J - self.start_J), device=self.position_T.device)
 
     @cached_property
+    def first_T(self) -> Tensor:
+        """int64 [T]: the first token that sees each: itself, or of a node seen in both directions the node's first."""
+        length_J = self.end_J - self.start_J
+        first_T = np.where(
+            np.repeat(self.whole_J, length_J), np.repeat(self.start_J, length_J), np.arange(length_J.sum())
+        )
+        return torch.as_tensor(first_T, device=self.position_T.device)
+
+    @cached_property
     def blocks(self) -> list[Block]:
         """Blocks in which each pair of a query and a key it sees stands once; own keys first, ancestors' after them."""
         own: list[Block] = []
@@ -73,7 +83,7 @@ class Layout:
             start, end, tail = int(self.start_J[j]), int(self.end_J[j]), int(self.tail_J[j])
             j += 1
             if tail - start > self.tile:
-                own.append(Block(slice(start, end), slice(start, end), causal=True))
+                own.append(Block(slice(start, end), slice(start, end), causal=not self.whole_J[j - 1]))
                 if tail > end:
                     ancestors.append(Block(slice(end, tail), slice(start, end)))
                 continue
@@ -89,7 +99,7 @@ class Layout:
         q, k = place_T[query, None], place_T[None, key]
         zero = place_T.new_zeros(1, 1)
         shown = mask_function(zero, zero, self.position_T[query, None], self.position_T[None, key])
-        return (k <= q) & (q < self.tail_T[None, key]) & shown
+        return (self.first_T[None, key] <= q) & (q < self.tail_T[None, key]) & (shown | (k > q))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +150,13 @@ def _flex_mask(layout: Layout, mask_function: MaskFunction, dtype: torch.dtype) 
     device = layout.position_T.device
     length = len(layout.position_T)
     padded = -(-length // 128) * 128
-    tail_T = torch.cat([layout.tail_T, torch.arange(length, padded, device=device) + 1])
+    added_T = torch.arange(length, padded, device=device)
+    first_T, tail_T = torch.cat([layout.first_T, added_T]), torch.cat([layout.tail_T, added_T + 1])
     position_T = torch.nn.functional.pad(layout.position_T, (0, padded - length))
 
     def seen(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return (k <= q) & (q < tail_T[k]) & mask_function(batch, head, position_T[q], position_T[k])
+        shown = mask_function(batch, head, position_T[q], position_T[k])
+        return (first_T[k] <= q) & (q < tail_T[k]) & (shown | (k > q))
 
     return create_block_mask(seen, B=None, H=None, Q_LEN=padded, KV_LEN=padded, device=device)
 

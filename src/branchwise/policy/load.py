@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from typing import Any
 
 import peft
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+)
 
 from branchwise.config import Config, ConfigError, LoraConfig, ModelConfig
 from branchwise.policy.output import find_output
 from branchwise.policy.policy import Policy
-from branchwise.policy.sharing import choose_sharing
+from branchwise.policy.sharing import backbone_of, choose_sharing
+from branchwise.policy.sight import check_sight
+from branchwise.policy.vision import eyes, inputs_of
 
 
 def load_policy(config: Config, *, model: Any = None, processing_class: Any = None, peft_config: Any = None) -> Policy:
@@ -25,7 +36,8 @@ def load_policy(config: Config, *, model: Any = None, processing_class: Any = No
         peft_config: peft's config of an adapter in place of `model.lora`.
 
     Raises:
-        ConfigError: there is no such model or device, bitsandbytes is missing, or the adapter adds tokens to prompts.
+        ConfigError: there is no such model or device, bitsandbytes is missing, the adapter adds tokens to prompts, or
+            the model sees in a way that is not known here.
     """
     m = config.model
     device = pick_device(config.train.device)
@@ -38,26 +50,31 @@ def load_policy(config: Config, *, model: Any = None, processing_class: Any = No
     held = torch.float32 if peft_config is None else precision
     model = load_weights(m, device, held) if model is None else model.to(device)
     if processing_class is None:
-        processing_class = load_tokenizer(m)
+        processing_class = load_processing(m)
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if m.freeze_vision:
+        _freeze_vision(model, peft_config)
     if peft_config is not None:
         if getattr(model, "is_quantized", False):
             model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
         model = peft.get_peft_model(model, peft_config)
     base = model.get_base_model() if isinstance(model, peft.PeftModel) else model
     _settle(model, base, m.gradient_checkpointing)
-    return Policy(
+    policy = Policy(
         model,
         processing_class,
         sharing=choose_sharing(base),
         output=find_output(base),
+        inputs=inputs_of(base, processing_class),
         temperature=config.sampling.temperature,
         chunk=config.train.logit_chunk,
         precision=precision,
         reference=config.algorithm.kl > 0,
     )
+    check_sight(base, policy.inputs, policy.sharing, processing_class)
+    return policy
 
 
 def load_weights(m: ModelConfig, device: torch.device, default: torch.dtype) -> Any:
@@ -80,21 +97,41 @@ def load_weights(m: ModelConfig, device: torch.device, default: torch.dtype) -> 
         )
     options |= {"revision": m.revision, "trust_remote_code": m.trust_remote_code}
     try:
-        return AutoModelForCausalLM.from_pretrained(m.path, dtype=dtype, device_map={"": device}, **options)
+        kind = AutoModelForImageTextToText if _has_images(m) else AutoModelForCausalLM
+        return kind.from_pretrained(m.path, dtype=dtype, device_map={"": device}, **options)
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.path: cannot load {m.path!r}: {_first_line(error)}") from error
 
 
-def load_tokenizer(m: ModelConfig) -> Any:
-    """The model's tokenizer.
+def load_processing(m: ModelConfig) -> Any:
+    """The model's processor where it takes images, else its tokenizer.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or it needs packages that are missing.
     """
+    options = {"revision": m.revision, "trust_remote_code": m.trust_remote_code}
     try:
-        return AutoTokenizer.from_pretrained(m.path, revision=m.revision, trust_remote_code=m.trust_remote_code)
+        return (AutoProcessor if _has_images(m) else AutoTokenizer).from_pretrained(m.path, **options)
+    except ImportError as error:
+        missing = " ".join(str(error).split())
+        raise ConfigError(f"model.path: the processor of {m.path!r} needs a package more: {missing}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.path: no tokenizer at {m.path!r}: {_first_line(error)}") from error
+
+
+def _has_images(m: ModelConfig) -> bool:
+    """Whether the model is known to transformers as one of images and text."""
+    config = AutoConfig.from_pretrained(m.path, revision=m.revision, trust_remote_code=m.trust_remote_code)
+    return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+
+def _freeze_vision(model: Any, peft_config: Any) -> None:
+    """Leave what encodes images as it is: its own parameters, and adapters within it."""
+    for parameter in eyes(model):
+        parameter.requires_grad_(False)
+    if peft_config is not None and peft_config.exclude_modules is None:
+        language = next(name for name, module in model.named_modules() if module is backbone_of(model))
+        peft_config.exclude_modules = rf"(?!{re.escape(language)}\.).*"
 
 
 def _first_line(error: Exception) -> str:

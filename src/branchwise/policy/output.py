@@ -27,6 +27,11 @@ class Output:
     def head(self, model: Any) -> nn.Module:
         return WholeHead(model) if self.whole else model.get_output_embeddings()
 
+    def logits(self, model: Any, hidden_SH: Tensor) -> Tensor:
+        """[S, V], in the head's type."""
+        logits_SV = self.scale * self.head(model)(hidden_SH)
+        return logits_SV if self.softcap is None else self.softcap * torch.tanh(logits_SV / self.softcap)
+
 
 class WholeHead(nn.Module):
     """All that a causal language model does after its backbone, called with hidden states [S, H]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from branchwise.algorithm.credit import Credit
 from branchwise.algorithm.objective import Scored
-from branchwise.tree import Tree
+from branchwise.tree import Images, Tree
 
 WORTHWHILE = 16
 """The fewest tokens that prompts of a pack must have in common at their beginning to share them."""
@@ -30,6 +31,30 @@ class Row:
     parent_J: Tensor
     """int64 [J]: place of the node's parent among the pack's nodes; -1 for a root."""
 
+    def feed(self, place_RL: Tensor) -> dict[str, Any]:
+        """What a backbone is given for the tokens at these places, positions apart where they count from 0."""
+        return {"input_ids": self.ids_T[place_RL]}
+
+    def part(self, place_T: Tensor, start_J: Tensor, parent_J: Tensor) -> Row:
+        """The tokens at these places as a row of their own."""
+        return Row(self.ids_T[place_T], self.position_T[place_T], start_J, parent_J)
+
+    def whole_J(self) -> np.ndarray:
+        """bool [J]: nodes whose tokens see each other in both directions."""
+        return np.zeros(len(self.start_J), bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Pictured:
+    """A prompt with images."""
+
+    images: Images
+    start: int
+    """Where in the row it begins."""
+    end: int
+    tail: int
+    """Where all that hangs on it ends."""
+
 
 @dataclass(slots=True)
 class Pack(Row):
@@ -43,6 +68,10 @@ class Pack(Row):
     target_S: Tensor
     """int64 [S]: the id of the scored token."""
     scored: Scored
+    pictured: list[Pictured]
+    """The prompts that have images."""
+    last: list[Images] = field(default_factory=list)
+    """Images that no later pack of the optimizer step has."""
 
 
 @dataclass(slots=True)
@@ -86,7 +115,11 @@ def build_packs(
                 room = budget
             packs[-1] += part
             room -= size
-    return [_pack(branches, device) for branches in packs]
+    made = [_pack(branches, device) for branches in packs]
+    last = {id(p.images): (pack, p.images) for pack in made for p in pack.pictured}
+    for pack, images in last.values():
+        pack.last.append(images)
+    return made
 
 
 def default_budget(device: torch.device) -> int:
@@ -183,19 +216,25 @@ class _Above:
 def _pack(branches: list[Branch], device: torch.device | str) -> Pack:
     row = _Growing()
     prompts = [branch.tree.nodes[branch.prompt].ids_T for branch in branches]
-    shared = _common_beginning(prompts)
+    # equal ids do not make equal images
+    shared = 0 if any(branch.tree.images for branch in branches) else _common_beginning(prompts)
     beginning = row.add(prompts[0][:shared], _Above(-1, -1, 0))
     scores: list[dict[str, np.ndarray]] = []
+    pictured = []
     for number, (branch, ids_T) in enumerate(zip(branches, prompts)):
         if not len(ids_T):
             raise ValueError(
                 f"question {branch.tree.question.id!r}: the prompt of phrasing {branch.prompt} has no tokens; "
                 "it needs one at least, to predict the first sampled token"
             )
+        start = row.length
         prompt = row.add(ids_T[shared:], beginning)
+        end = row.length
         for limb in branch.limbs:
             scores += _add_limb(row, branch, limb, prompt, number)
-    return _to_tensors(row, scores, device)
+        if branch.tree.images:
+            pictured.append(Pictured(branch.tree.images, start, end, row.length))
+    return _to_tensors(row, scores, pictured, device)
 
 
 def _common_beginning(prompts: list[np.ndarray]) -> int:
@@ -243,7 +282,9 @@ def _add_limb(
     return scores
 
 
-def _to_tensors(row: _Growing, scores: list[dict[str, np.ndarray]], device: torch.device | str) -> Pack:
+def _to_tensors(
+    row: _Growing, scores: list[dict[str, np.ndarray]], pictured: list[Pictured], device: torch.device | str
+) -> Pack:
     column = {name: np.concatenate([score[name] for score in scores]) for name in scores[0]}
     _, unit_S = np.unique(np.stack([column["tree"], column["unit"]]), axis=1, return_inverse=True)
 
@@ -269,4 +310,5 @@ def _to_tensors(row: _Growing, scores: list[dict[str, np.ndarray]], device: torc
             phrasing_S=integer(column["phrasing"]),
             own_S=torch.as_tensor(column["own"], device=device),
         ),
+        pictured=pictured,
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from branchwise.policy.head import token_logprobs
 from branchwise.policy.output import Output
 from branchwise.policy.pack import Pack
 from branchwise.policy.sharing import Sharing, backbone_of
+from branchwise.policy.vision import Inputs, TextInputs, VisionInputs
 
 
 class Policy:
@@ -24,6 +27,7 @@ class Policy:
         processing_class: its tokenizer or processor.
         sharing: how it forwards packs (`choose_sharing`).
         output: how its logits come about (`find_output`).
+        inputs: what its backbone is fed (`inputs_of`).
         temperature: of the sampling distribution, whose log-probs these are.
         chunk: scored positions whose logits exist at once.
         precision: torch.bfloat16 to compute under autocast; torch.float32 to compute as the weights are.
@@ -37,6 +41,7 @@ class Policy:
         *,
         sharing: Sharing,
         output: Output,
+        inputs: Inputs | None = None,
         temperature: float = 1.0,
         chunk: int = 1024,
         precision: torch.dtype = torch.float32,
@@ -46,6 +51,7 @@ class Policy:
         self.processing_class = processing_class
         self.sharing = sharing
         self.output = output
+        self.inputs = inputs or TextInputs()
         self.temperature = temperature
         self.chunk = chunk
         self.precision = precision
@@ -53,6 +59,8 @@ class Policy:
         self._frozen = None
         if reference and not self.adapted:
             self._frozen = copy.deepcopy(model).requires_grad_(False)
+        # what is frozen is the reference's, too
+        self._reference_inputs = self.inputs if self.inputs.frozen else VisionInputs(_transformer(model), frozen=True)
 
     @property
     def device(self) -> torch.device:
@@ -72,11 +80,29 @@ class Policy:
         )
         if self.sharing.way == "rows":
             return line + f"prefixes are NOT shared, each path is a row of its own ({self.sharing.reason})"
-        return line + f"prefixes shared by {self.sharing.way}"
+        line += f"prefixes shared by {self.sharing.way}"
+        if isinstance(self.inputs, TextInputs):
+            return line
+        return line + f"; images encoded once a question{', without gradient' if self.inputs.frozen else ''}"
 
     def logprobs(self, pack: Pack, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """log π_θ of the pack's scored tokens, and on request the entropy where each was drawn; both [S], float32."""
-        return self._score(_transformer(self.model), pack, entropy)
+        return self._score(_transformer(self.model), self.inputs, pack, entropy)
+
+    @contextmanager
+    def encoding(self, pack: Pack) -> Iterator[None]:
+        """Around the forward and backward of each of an optimizer step's packs, in their order.
+
+        So the images of a question that stands in several packs are encoded once, forward and backward.
+        """
+        with self._autocast():
+            self.inputs.begin(_transformer(self.model), pack)
+        try:
+            yield
+        except BaseException:
+            self.inputs.abandon()
+            raise
+        self.inputs.finish(pack)
 
     @torch.no_grad()
     def reference_logprobs(self, pack: Pack) -> Tensor:
@@ -87,10 +113,10 @@ class Policy:
         """
         if self.adapted:
             with self.model.disable_adapter():
-                return self._score(_transformer(self.model), pack)[0]
+                return self._score(_transformer(self.model), self._reference_inputs, pack)[0]
         if self._frozen is None:
             raise ValueError("the policy keeps no reference; set algorithm.kl, or load it with reference=True")
-        return self._score(self._frozen, pack)[0]
+        return self._score(self._frozen, self._reference_inputs, pack)[0]
 
     def trainable_parameters(self) -> list[nn.Parameter]:
         return [p for p in self.model.parameters() if p.requires_grad]
@@ -111,9 +137,9 @@ class Policy:
             self.model.save_pretrained(folder)
         self.processing_class.save_pretrained(folder)
 
-    def _score(self, model: Any, pack: Pack, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16):
-            hidden_TH = self.sharing.hidden(backbone_of(model), pack)
+    def _score(self, model: Any, inputs: Inputs, pack: Pack, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
+        with self._autocast():
+            hidden_TH = self.sharing.hidden(backbone_of(model), inputs.row(model, pack))
             return token_logprobs(
                 hidden_TH.index_select(0, pack.source_S),
                 self.output.head(model),
@@ -124,6 +150,9 @@ class Policy:
                 chunk=self.chunk,
                 entropy=entropy,
             )
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16)
 
 
 def _transformer(model: Any) -> Any:

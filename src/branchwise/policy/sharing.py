@@ -60,10 +60,11 @@ def backbone_of(model: Any) -> nn.Module:
 
 def shared_hidden(backbone: nn.Module, row: Row, **layout: int) -> Tensor:
     """Each token forwarded once, through an attention of `attention.WAYS`. [T, H]"""
-    ids = row.ids_T[None]
+    place = torch.arange(len(row.ids_T), device=row.ids_T.device)[None]
+    inputs = {"position_ids": row.position_T[None]} | row.feed(place)
     with forwarding(row, **layout):
         # without a mask of its own, transformers would take the falling positions for packed sequences
-        out = backbone(ids, attention_mask=torch.ones_like(ids), position_ids=row.position_T[None], use_cache=False)
+        out = backbone(**inputs, attention_mask=torch.ones_like(place), use_cache=False)
     return out.last_hidden_state[0]
 
 
@@ -113,7 +114,7 @@ def _part(row: Row, layout: Layout, nodes: list[int]) -> tuple[np.ndarray, Row]:
     taken, start, parent = (
         torch.as_tensor(x, device=row.ids_T.device) for x in (place, np.cumsum(length_N) - length_N, parent_N)
     )
-    return place, Row(row.ids_T[taken], row.position_T[taken], start, parent)
+    return place, row.part(taken, start, parent)
 
 
 def rows_hidden(backbone: nn.Module, row: Row) -> Tensor:
@@ -125,7 +126,7 @@ def rows_hidden(backbone: nn.Module, row: Row) -> Tensor:
         for i, path in enumerate(group):
             place[i, : len(path)] = path
         taken = torch.as_tensor(place, device=row.ids_T.device)
-        out = backbone(row.ids_T[taken.clamp(min=0)], attention_mask=(taken >= 0).long(), use_cache=False)
+        out = backbone(**row.feed(taken.clamp(min=0)), attention_mask=(taken >= 0).long(), use_cache=False)
         places.append(place.ravel())
         states.append(out.last_hidden_state.flatten(0, 1))
     return _first(places, states)
@@ -153,13 +154,14 @@ def choose_sharing(model: Any) -> Sharing:
         model: a transformers causal language model, with adapters or gradient checkpointing as it will be trained.
     """
     row = _probe(model)
-    device, original = row.ids_T.device.type, model.config._attn_implementation
+    backbone: Any = backbone_of(model)
+    device, original = row.ids_T.device.type, backbone.config._attn_implementation
     passed_over = []
     with _short_windows(model), torch.autocast(device, enabled=False):
         wanted = _evidence(model, row, rows_hidden)
         for way in (way for way in WAYS if ONLY_ON.get(way, device) == device):
             try:
-                model.set_attn_implementation(f"branchwise_{way}")
+                backbone.set_attn_implementation(f"branchwise_{way}")
                 given = _evidence(model, row, partial(shared_hidden, tile=PROBE_TILE))
             except Exception as error:  # whatever a model raises here, rows remain
                 passed_over.append(f"{way}: {type(error).__name__}: {error}".splitlines()[0])
@@ -169,7 +171,7 @@ def choose_sharing(model: Any) -> Sharing:
             if not wrong:
                 return Sharing(way, "; ".join(passed_over))
             passed_over.append(f"{way}: {', '.join(wrong)} from rows'")
-    model.set_attn_implementation(original)
+    backbone.set_attn_implementation(original)
     return Sharing("rows", "; ".join(passed_over))
 
 

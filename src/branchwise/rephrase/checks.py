@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from branchwise.data.images import PLACEHOLDER
 from branchwise.rephrase import language
 from branchwise.rephrase.conditions import changed_condition
 from branchwise.rephrase.formulas import commands, missing_formulas, unbalanced, unpaired_dollar, variables
@@ -60,6 +61,11 @@ def _empty(c: Candidate) -> str | None:
 def _control(c: Candidate) -> str | None:
     bad = re.search(r"[\x00-\x08\x0b-\x1f\x7f\ufffd]", c.text)
     return f"the control character {ord(bad[0]):#06x}, such as a badly escaped command leaves" if bad else None
+
+
+def _images(c: Candidate) -> str | None:
+    wanted, found = (text.count(PLACEHOLDER) for text in (c.original, c.text))
+    return None if wanted == found else f"{found} places for images, not {wanted}"
 
 
 def _same(c: Candidate) -> str | None:
@@ -279,6 +285,7 @@ def _topic(c: Candidate) -> str | None:
 CHECKS: dict[str, Callable[[Candidate], str | None]] = {
     "empty": _empty,
     "control": _control,
+    "images": _images,
     "scaffold": _scaffold,
     "same": _same,
     "duplicate": _duplicate,

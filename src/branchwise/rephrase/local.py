@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from branchwise.config import Config, ConfigError
-from branchwise.data.prompt import Renderer
+from branchwise.data.prompt import Renderer, renderer_of
 from branchwise.rephrase.writer import GaveUp, Order, Reply
 from branchwise.rollout.engine import Engine, Limb, Sampling
 from branchwise.tree import Question, Tree, prompt_node
@@ -93,10 +93,10 @@ class LocalWriter:
             await self._sampler
 
 
-def of_engine(name: str, engine: Engine, tokenizer: Any, chat_template_kwargs: dict[str, Any]) -> LocalWriter:
+def of_engine(name: str, engine: Engine, processing_class: Any, chat_template_kwargs: dict[str, Any]) -> LocalWriter:
     """A writer on an engine that is there, such as the trainer's."""
-    renderer = Renderer(tokenizer, chat_template_kwargs)
-    return LocalWriter(name, engine, renderer, lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
+    renderer = renderer_of(processing_class, chat_template_kwargs)
+    return LocalWriter(name, engine, renderer, lambda ids: renderer.tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def load_local(name: str, chat_template_kwargs: dict[str, Any]) -> LocalWriter:
@@ -116,6 +116,6 @@ def load_local(name: str, chat_template_kwargs: dict[str, Any]) -> LocalWriter:
         policy = load_policy(config)
     except (OSError, ValueError) as error:
         raise ConfigError(f"rephrase.writer: no model at {name!r}: {str(error).splitlines()[0]}") from None
-    tokenizer = getattr(policy.processing_class, "tokenizer", policy.processing_class)
-    engine = TransformersEngine(policy.model, tokenizer, dtype=policy.precision, device=policy.device, max_rows=BATCH)
-    return of_engine(name, engine, tokenizer, chat_template_kwargs)
+    settings: dict[str, Any] = {"dtype": policy.precision, "device": policy.device, "max_rows": BATCH}
+    engine = TransformersEngine(policy.model, policy.processing_class, **settings)
+    return of_engine(name, engine, policy.processing_class, chat_template_kwargs)

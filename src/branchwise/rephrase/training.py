@@ -42,7 +42,7 @@ def rephrased(trainer: Trainer, data: Any) -> Rows:
     if isinstance(came, str):
         raise WorkStopped(came)
     rows = [{**row, "rephrasings": came.get(number, [])} for number, row in enumerate(table.rows, start=1)]
-    return Rows(table.name, rows)
+    return Rows(table.name, rows, table.folder)
 
 
 def _policy(trainer: Trainer) -> Any:
@@ -54,4 +54,4 @@ def _policy(trainer: Trainer) -> Any:
     from branchwise.rephrase.local import of_engine
 
     kwargs = trainer.config.data.chat_template_kwargs | r.request.get("chat_template_kwargs", {})
-    return of_engine("policy", trainer.engine, trainer.tokenizer, kwargs)
+    return of_engine("policy", trainer.engine, trainer.policy.processing_class, kwargs)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from branchwise.algorithm.advantage import pools
 from branchwise.config import Config
 from branchwise.rollout.engine import Limb
-from branchwise.tree import Question, Tree, prompt_node
+from branchwise.tree import Tree
 
 
 @dataclass(slots=True)
@@ -71,11 +71,3 @@ def limbs(tree: Tree, config: Config) -> list[Limb]:
 def is_uniform(tree: Tree, config: Config) -> bool:
     """Whether no pool of the tree has anything to compare."""
     return all(pool.mute for pool in pools(tree, config.algorithm.pool))
-
-
-def seedling(question: Question, prompt_ids: Sequence[list[int]], *, draw: int, step: int) -> Tree:
-    """A tree of prompts alone."""
-    tree = Tree(question, draw, step)
-    for n, ids in enumerate(prompt_ids):
-        tree.add(prompt_node(n, ids))
-    return tree

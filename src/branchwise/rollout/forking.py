@@ -18,7 +18,7 @@ from branchwise.rollout.draw import draw
 from branchwise.rollout.engine import Sampling
 from branchwise.rollout.keyed_random import uniform
 from branchwise.rollout.marker import Marker
-from branchwise.rollout.prefill import Beginning, Decoder, Prefilled, prefill
+from branchwise.rollout.prefill import Beginning, Decoder, Prefilled, Prompt, prefill
 from branchwise.tree import Finish, Kind, Node
 
 ROW_STATE = ("slot_R", "length_R", "limit_R", "position_R", "key_R", "forced_R", "token_R")
@@ -55,6 +55,10 @@ class Draft:
     def leaves(self) -> int:
         """The most rows it can become."""
         return max(1, len(self.answers))
+
+    def count(self, id: int | None) -> int:
+        """How often it holds a token; 0 for no token, or where it was not sampled."""
+        return 0 if id is None or self.ids_T is None else int((self.ids_T == id).sum())
 
     def node(self, parent: int) -> Node:
         assert self.ids_T is not None and self.logprobs_T is not None
@@ -95,7 +99,7 @@ class Growth:
     way, so that the batch stays full; else the next begin when all rows have finished.
 
     Args:
-        prompts: token ids and the thoughts that follow them.
+        prompts: with the thoughts that follow them.
         beginning: what all prompts begin with.
         max_rows: as many as the thought with most answers needs, or more.
     """
@@ -103,7 +107,7 @@ class Growth:
     def __init__(
         self,
         decoder: Decoder,
-        prompts: Sequence[tuple[np.ndarray, list[Draft]]],
+        prompts: Sequence[tuple[Prompt, list[Draft]]],
         beginning: Beginning,
         sampling: Sampling,
         endings: Endings,
@@ -111,7 +115,7 @@ class Growth:
     ) -> None:
         self.decoder, self.beginning = decoder, beginning
         self.sampling, self.endings, self.max_rows = sampling, endings, max_rows
-        self.prompts = [ids for ids, _ in prompts]
+        self.prompts = [prompt for prompt, _ in prompts]
         self.waiting = deque((b, thought) for b, (_, thoughts) in enumerate(prompts) for thought in thoughts)
         self.drafts = [node for _, thought in self.waiting for node in (thought, *thought.answers)]
         for slot, draft in enumerate(self.drafts):
@@ -216,7 +220,7 @@ class Growth:
             self.mask_RC = torch.cat(list(widened))
         for name in ROW_STATE:
             setattr(self, name, torch.cat([getattr(self, name), torch.zeros_like(source_N)]))
-        self.position_R[first:] = forwarded.length_B[source_N]
+        self.position_R[first:] = forwarded.next_B[source_N]
         self.logits_RV = torch.cat([self.logits_RV.to(forwarded.logits_BV), forwarded.logits_BV[source_N]])
         self._seat(list(range(first, first + len(thoughts))), thoughts)
 

@@ -10,11 +10,14 @@ from branchwise.config import Config, ConfigError
 from branchwise.rollout.engine import Engine
 
 
-def make_engine(config: Config, model: Any, tokenizer: Any, *, precision: torch.dtype, device: torch.device) -> Engine:
+def make_engine(
+    config: Config, model: Any, processing_class: Any, *, precision: torch.dtype, device: torch.device
+) -> Engine:
     """The engine of `config.engine`, with a model's present weights.
 
     Args:
         model: the policy, peft-wrapped or not.
+        processing_class: its tokenizer or processor.
         precision: what `sampling.dtype: auto` stands for.
         device: where the in-process engine samples.
 
@@ -27,7 +30,10 @@ def make_engine(config: Config, model: Any, tokenizer: Any, *, precision: torch.
     if config.engine.kind == "transformers":
         from branchwise.rollout.transformers import TransformersEngine
 
-        return TransformersEngine(model, tokenizer, dtype=dtype, device=device, max_rows=s.max_rows, kv_bytes=kv_bytes)
+        return TransformersEngine(
+            model, processing_class, dtype=dtype, device=device, max_rows=s.max_rows, kv_bytes=kv_bytes
+        )
+    tokenizer = getattr(processing_class, "tokenizer", processing_class)
     if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         raise ConfigError(
             f"engine: {config.engine.kind!r} is fed by one process, and this run has "

@@ -16,6 +16,7 @@ from transformers.cache_utils import Cache
 
 from branchwise.policy.attention import PLAIN
 from branchwise.rollout.cache import admits_gaps, bytes_per_token, is_recurrent, joined, new_cache, reorder, repeated
+from branchwise.tree import Images
 
 PREFILL_TOKENS = 8192
 """Prompt tokens forwarded at once, padding included; bounds memory."""
@@ -23,8 +24,22 @@ PREFILL_TOKENS = 8192
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is sampled after."""
+
+    ids_T: np.ndarray
+    images: Images | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids_T)
+
+
 class Decoder:
     """A transformers causal language model as a function of tokens and cache."""
+
+    placeholder: int | None = None
+    """The id that stands for a piece of an image in prompts."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -48,6 +63,24 @@ class Decoder:
 
     def new_cache(self) -> Cache:
         return new_cache(self.model.config)
+
+    def changed(self) -> None:
+        """The weights are others than before."""
+
+    def prompt(
+        self,
+        prompts: Sequence[Prompt],
+        ids_BT: Tensor,
+        position_BT: Tensor,
+        mask_BC: Tensor | None,
+        cache: Cache,
+    ) -> tuple[Tensor, Tensor]:
+        """Feed the ends of prompts, which are `ids_BT`; as for a call.
+
+        Returns:
+            The logits after the last token [B, V], and the position of the next [B].
+        """
+        return self(ids_BT, position_BT, mask_BC, cache), position_BT[:, -1] + 1
 
     @cached_property
     @torch.no_grad()
@@ -89,7 +122,8 @@ class Prefilled:
     mask_BC: Tensor | None
     """bool: the columns that hold tokens; None: all."""
     columns: int
-    length_B: Tensor
+    next_B: Tensor
+    """Position of the token that follows."""
     logits_BV: Tensor
 
 
@@ -101,37 +135,41 @@ class Beginning:
     length: int
 
 
-def common_beginning(decoder: Decoder, prompts: Sequence[np.ndarray]) -> Beginning:
-    """Forward the beginning that all prompts share; each keeps at least one token of its own."""
+def common_beginning(decoder: Decoder, prompts: Sequence[Prompt]) -> Beginning:
+    """Forward the beginning that all prompts share; each keeps at least one token of its own.
+
+    Prompts with images share none, for equal ids do not make equal images.
+    """
     cache = decoder.new_cache()
-    length = 0 if len(prompts) == 1 or is_recurrent(cache) else _shared(prompts)
+    alone = len(prompts) == 1 or is_recurrent(cache) or any(prompt.images for prompt in prompts)
+    length = 0 if alone else _shared(prompts)
     if length:
-        ids_1T = torch.from_numpy(prompts[0][:length].copy())[None].to(decoder.device)
+        ids_1T = torch.from_numpy(prompts[0].ids_T[:length].copy())[None].to(decoder.device)
         decoder(ids_1T, torch.arange(length, device=decoder.device)[None], None, cache)
     return Beginning(cache, length)
 
 
-def prefill(decoder: Decoder, prompts: Sequence[np.ndarray], beginning: Beginning) -> Prefilled:
+def prefill(decoder: Decoder, prompts: Sequence[Prompt], beginning: Beginning) -> Prefilled:
     """Forward what follows the common beginning in each prompt; row b is prompt b."""
-    groups = list(_groups([len(ids) for ids in prompts], beginning.length, admits_gaps(beginning.cache)))
+    groups = list(_groups([len(prompt) for prompt in prompts], beginning.length, admits_gaps(beginning.cache)))
     parts = [_forward(decoder, [prompts[b] for b in group], beginning) for group in groups]
-    width = max(mask_BC.shape[1] for _, mask_BC, _ in parts)
-    mask_BC = torch.cat([pad(mask, (width - mask.shape[1], 0), value=False) for _, mask, _ in parts])
+    width = max(mask_BC.shape[1] for _, mask_BC, _, _ in parts)
+    mask_BC = torch.cat([pad(mask, (width - mask.shape[1], 0), value=False) for _, mask, _, _ in parts])
     row_B = torch.tensor([b for group in groups for b in group], device=decoder.device).argsort()
-    cache = joined([cache for cache, _, _ in parts])
+    cache = joined([cache for cache, _, _, _ in parts])
     reorder(cache, row_B)
     return Prefilled(
         cache,
         None if mask_BC.all() else mask_BC[row_B],
         width,
-        torch.tensor([len(ids) for ids in prompts], device=decoder.device),
-        torch.cat([logits for _, _, logits in parts])[row_B],
+        torch.cat([next_B for _, _, _, next_B in parts])[row_B],
+        torch.cat([logits for _, _, logits, _ in parts])[row_B],
     )
 
 
-def _shared(prompts: Sequence[np.ndarray]) -> int:
-    shortest = min(len(ids) for ids in prompts) - 1
-    whole = np.stack([ids[:shortest] for ids in prompts])
+def _shared(prompts: Sequence[Prompt]) -> int:
+    shortest = min(len(prompt) for prompt in prompts) - 1
+    whole = np.stack([prompt.ids_T[:shortest] for prompt in prompts])
     differs = (whole != whole[0]).any(axis=0)
     return int(differs.argmax()) if differs.any() else shortest
 
@@ -148,23 +186,24 @@ def _groups(lengths: list[int], shared: int, gaps: bool) -> Iterator[list[int]]:
     yield group
 
 
-def _forward(decoder: Decoder, prompts: list[np.ndarray], beginning: Beginning) -> tuple[Cache, Tensor, Tensor]:
-    """The cache, the mask and the last logits of prompts, padded between the beginning and their own tokens."""
+def _forward(decoder: Decoder, prompts: list[Prompt], beginning: Beginning) -> tuple[Cache, Tensor, Tensor, Tensor]:
+    """The cache, mask, last logits and next position of prompts, padded between the beginning and their own tokens."""
     count, shared = len(prompts), beginning.length
-    width = max(len(ids) for ids in prompts) - shared
+    width = max(len(prompt) for prompt in prompts) - shared
     ids_BT = np.zeros((count, width), np.int64)
     mask_BC = np.ones((count, shared + width), bool)
-    for b, ids in enumerate(prompts):
-        padding = shared + width - len(ids)
-        ids_BT[b, padding:] = ids[shared:]
+    for b, prompt in enumerate(prompts):
+        padding = shared + width - len(prompt)
+        ids_BT[b, padding:] = prompt.ids_T[shared:]
         mask_BC[b, shared : shared + padding] = False
     position_BT = (mask_BC.cumsum(1) - 1).clip(min=0)[:, shared:]
     cache = repeated(beginning.cache, count) if shared else decoder.new_cache()
     mask = torch.from_numpy(mask_BC).to(decoder.device)
-    logits_BV = decoder(
+    logits_BV, next_B = decoder.prompt(
+        prompts,
         torch.from_numpy(ids_BT).to(decoder.device),
         torch.from_numpy(position_BT).to(decoder.device),
         None if mask_BC.all() else mask,
         cache,
     )
-    return cache, mask, logits_BV
+    return cache, mask, logits_BV, next_B

@@ -117,6 +117,10 @@ class Stages:
                 raise ConfigError(
                     f"tree.answers: {limb.answers} answers from a thought need tree.marker, which ends it; it is null"
                 )
+            if limb.tree.images:
+                raise ConfigError(
+                    f"engine: question {limb.tree.question.id!r} has images, which only engine: transformers takes"
+                )
             prompt = len(limb.tree.nodes[limb.phrasing].ids_T)
             if not prompt:
                 raise ConfigError(f"question {limb.tree.question.id!r}: phrasing {limb.phrasing} has no tokens")

@@ -21,8 +21,10 @@ from branchwise.rollout.engine import Engine, Limb, Sampling
 from branchwise.rollout.forking import Draft, Endings, Growth
 from branchwise.rollout.keyed_random import node_key
 from branchwise.rollout.marker import Marker
-from branchwise.rollout.prefill import Decoder, common_beginning
+from branchwise.rollout.prefill import Prompt, common_beginning
+from branchwise.rollout.seeing import decoder_of
 from branchwise.rollout.weights import SamplingWeights
+from branchwise.tree import Images
 
 
 class TransformersEngine(Engine):
@@ -31,7 +33,7 @@ class TransformersEngine(Engine):
     Args:
         model: the policy, peft-wrapped or not. It is used itself where it is of this dtype and on this device, else
             through a copy that `sync` brings up to date.
-        tokenizer: the model's.
+        processing_class: the model's tokenizer or processor.
         dtype: to sample in.
         device: to sample on.
         max_rows: the most sequences decoded at once.
@@ -44,23 +46,32 @@ class TransformersEngine(Engine):
     def __init__(
         self,
         model: Any,
-        tokenizer: Any,
+        processing_class: Any,
         *,
         dtype: torch.dtype,
         device: torch.device | str,
         max_rows: int,
         kv_bytes: float | None = None,
     ) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer = tokenizer = getattr(processing_class, "tokenizer", processing_class)
         self.max_rows, self.kv_bytes = max_rows, kv_bytes
         self.weights = SamplingWeights(model, dtype, torch.device(device))
-        self.decoder = Decoder(self.weights.model)
+        self.decoder = decoder_of(self.weights.model, processing_class)
         self.stop = stop_ids(self.weights.model, tokenizer)
         self._markers: dict[str, Marker] = {}
+        self._placeholders = 0
 
     def sync(self, model: Any) -> None:
         """Take the policy's present weights, adapters merged."""
         self.weights.take(model)
+        self.decoder.changed()
+
+    def metrics(self) -> dict[str, float]:
+        """For models that see: image placeholders among the tokens sampled, which are tokens like others there."""
+        if self.decoder.placeholder is None:
+            return {}
+        count, self._placeholders = self._placeholders, 0
+        return {"sampled_image_placeholders": count}
 
     @torch.no_grad()
     def grow(self, limbs: Sequence[Limb], sampling: Sampling) -> None:
@@ -78,23 +89,31 @@ class TransformersEngine(Engine):
         """
         self._check(limbs, sampling)
         plan = _plan(limbs, sampling)
-        by_prompt: dict[bytes, list[Draft]] = {}
+        by_prompt: dict[tuple[bytes, Images | None], list[Draft]] = {}
         for limb, thoughts in plan:
-            by_prompt.setdefault(limb.tree.nodes[limb.phrasing].ids_T.tobytes(), []).extend(thoughts)
-        prompts = [(np.frombuffer(ids, np.int64), thoughts) for ids, thoughts in by_prompt.items() if thoughts]
+            ids = limb.tree.nodes[limb.phrasing].ids_T.tobytes()
+            by_prompt.setdefault((ids, limb.tree.images), []).extend(thoughts)
+        prompts = [
+            (Prompt(np.frombuffer(ids, np.int64), images), thoughts)
+            for (ids, images), thoughts in by_prompt.items()
+            if thoughts
+        ]
         if not prompts:
             return
         endings = Endings.of(self.stop, self._marker(sampling.marker), self.decoder)
         with self.weights.in_use():
-            beginning = common_beginning(self.decoder, [ids for ids, _ in prompts])
+            beginning = common_beginning(self.decoder, [prompt for prompt, _ in prompts])
             Growth(self.decoder, prompts, beginning, sampling, endings, self._rows(prompts, sampling)).run()
         for limb, thoughts in plan:
             for thought in thoughts:
+                self._placeholders += sum(
+                    draft.count(self.decoder.placeholder) for draft in (thought, *thought.answers)
+                )
                 place = limb.tree.add(thought.node(limb.phrasing))
                 for answer in thought.answers if thought.closed else []:
                     limb.tree.add(answer.node(place))
 
-    def _rows(self, prompts: list[tuple[np.ndarray, list[Draft]]], sampling: Sampling) -> int:
+    def _rows(self, prompts: list[tuple[Prompt, list[Draft]]], sampling: Sampling) -> int:
         """The most rows at once, so that the cache stays within its budget though every row meets its limits.
 
         Raises:
@@ -102,7 +121,7 @@ class TransformersEngine(Engine):
         """
         if self.kv_bytes is None:
             return self.max_rows
-        longest = max(len(ids) for ids, _ in prompts) + sampling.max_thought_tokens + sampling.max_answer_tokens
+        longest = max(len(prompt) for prompt, _ in prompts) + sampling.max_thought_tokens + sampling.max_answer_tokens
         row_bytes = self.decoder.bytes_per_token * (longest + 3 * ROOM)  # room to grow, and columns not yet dropped
         rows = int(self.kv_bytes // row_bytes) if row_bytes else self.max_rows
         needed = max(thought.leaves for _, thoughts in prompts for thought in thoughts)

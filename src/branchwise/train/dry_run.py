@@ -12,7 +12,7 @@ from branchwise.data.load import load_rows
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.plugins import load_function
-from branchwise.policy.load import load_tokenizer
+from branchwise.policy.load import load_processing
 from branchwise.rephrase.estimate import estimate
 from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
@@ -25,9 +25,9 @@ def dry_run(config: Config) -> Iterator[str]:
         ConfigError: a setting, the tokenizer, a reward function or the data cannot be.
     """
     c = config
-    tokenizer = load_tokenizer(c.model)
-    renderer = Renderer.of(tokenizer, c)
-    rewards = RewardRunner.of(None, c, tokenizer)
+    processing_class = load_processing(c.model)
+    renderer = Renderer.of(processing_class, c)
+    rewards = RewardRunner.of(None, c, renderer.tokenizer)
     if c.algorithm.advantage != "group_relative":
         load_function(c.algorithm.advantage)
     check_data(c, train=c.data.train is not None, held_out=c.data.eval is not None)
@@ -54,5 +54,5 @@ def _data(
     rewards.check({column for question in questions for column in question.columns})
     yield f"{key}: {report}"
     yield from reference_notes(rewards.functions, questions, key)
-    lengths = [len(renderer.ids(question.phrasings[0])) for question in questions]
+    lengths = [len(renderer.prompts(question)[0][0]) for question in questions]
     yield f"{key}: prompts of {min(lengths)} to {max(lengths)} tokens, median {int(np.median(lengths))}"

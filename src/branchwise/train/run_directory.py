@@ -80,7 +80,11 @@ class RunDirectory:
         self._metrics.flush()
 
     def trees(self, name: str, trees: list[Tree], advantages: list[list[Any]] | None = None) -> None:
-        """Write trees/NAME.jsonl, a tree a line (`tree_record`)."""
+        """Write trees/NAME.jsonl, a tree a line (`tree_record`), and once each image that is no file already."""
+        for picture in {p.name: p for tree in trees for p in tree.question.images}.values():
+            if not isinstance(picture.source, Path) and not (file := self.path / picture.name).exists():
+                file.parent.mkdir(exist_ok=True)
+                picture.image().save(file)
         with (self.path / "trees" / f"{name}.jsonl").open("w", encoding="utf-8") as file:
             for b, tree in enumerate(trees):
                 record = tree_record(tree, advantages[b] if advantages else None, self.decode)

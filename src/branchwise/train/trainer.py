@@ -21,7 +21,7 @@ from branchwise.data.stream import Stream
 from branchwise.policy.load import load_policy
 from branchwise.rewards.references import reference_notes
 from branchwise.rewards.run import RewardRunner
-from branchwise.rollout.collect import Batch, collect, seedling
+from branchwise.rollout.collect import Batch, collect
 from branchwise.rollout.engine import Engine, Limb
 from branchwise.rollout.make import make_engine
 from branchwise.rollout.memory import kv_memory_gb
@@ -48,7 +48,7 @@ class Trainer:
         eval_dataset: held-out questions; default: the config's `data.eval`.
         config: a `Config`, a mapping, or a YAML file's path.
         peft_config: a peft config; default: the config's `model.lora`.
-        processing_class: a tokenizer; default: the model's own.
+        processing_class: a tokenizer or processor; default: the model's own.
 
     Raises:
         ConfigError: a setting or the data cannot be.
@@ -78,11 +78,11 @@ class Trainer:
         self.tokenizer = self.policy.tokenizer
         self.rewards = RewardRunner.of(reward_funcs, c, self.tokenizer)
         self.notes += self.rewards.notes
-        self.renderer = Renderer.of(self.tokenizer, c)
+        self.renderer = Renderer.of(self.policy.processing_class, c)
         self.questions = self._load(train_dataset, c.data.train, "data.train", c.tree.rephrasings)
         self.eval_questions = self._load(eval_dataset, c.data.eval, "data.eval", 0)
-        asked = {str(question.phrasings[0]) for question in self.questions}
-        if both := sum(str(question.phrasings[0]) in asked for question in self.eval_questions):
+        asked = {_asked(question) for question in self.questions}
+        if both := sum(_asked(question) in asked for question in self.eval_questions):
             self.notes.append(f"warning: {both} of {len(self.eval_questions)} held-out questions are trained on, too")
         self.stream = Stream(len(self.questions), c.train.seed, c.data.shuffle, self.world.rank, self.world.size)
         self.optimizer = make_optimizer(self.policy.trainable_parameters(), c.train)
@@ -97,7 +97,7 @@ class Trainer:
     def engine(self) -> Engine:
         """What samples; begun when it is first asked for, since by then the data is known to be sound."""
         p = self.policy
-        return make_engine(self.config, p.model, self.tokenizer, precision=p.precision, device=p.device)
+        return make_engine(self.config, p.model, p.processing_class, precision=p.precision, device=p.device)
 
     def train(self, resume_from_checkpoint: bool | str | Path = False) -> dict[str, Any]:
         """Run all steps; write the run directory; return the summary that summary.json holds.
@@ -144,7 +144,9 @@ class Trainer:
         """Sample and reward this process's share of the step's trees."""
         sampling = self.config.sampling_plan()
         batch = collect(
-            draw=lambda count: [self.seedling(self.questions[i], draw, step) for draw, i in self.stream.take(count)],
+            draw=lambda count: [
+                self.renderer.seedling(self.questions[i], draw=draw, step=step) for draw, i in self.stream.take(count)
+            ],
             grow=clock.timed("sampling", lambda limbs: self.engine.grow(limbs, sampling)),
             score=clock.timed("rewards", self.rewards.score),
             config=self.config,
@@ -163,7 +165,7 @@ class Trainer:
             force_close=False,
         )
         mine = range(world.rank, len(self.eval_questions), world.size)
-        trees = [self.seedling(self.eval_questions[i], i, EVALUATION) for i in mine]
+        trees = [self.renderer.seedling(self.eval_questions[i], draw=i, step=EVALUATION) for i in mine]
         self.engine.grow([Limb(tree, 0, c.eval.samples, 1) for tree in trees], sampling)
         self.rewards.score(trees)
         self.rewards.logged.clear()  # it would count among the next step's
@@ -184,8 +186,10 @@ class Trainer:
         self.notes += reference_notes(self.rewards.functions, questions, key)
         return questions
 
-    def seedling(self, question: Question, draw: int, step: int) -> Tree:
-        return seedling(question, [self.renderer.ids(p) for p in question.phrasings], draw=draw, step=step)
+
+def _asked(question: Question) -> tuple[str, ...]:
+    """What is asked, and of which images."""
+    return str(question.phrasings[0]), *(picture.name for picture in question.images)
 
 
 def _with_kv_memory(config: Config, device: torch.device, processes: int) -> Config:

@@ -20,9 +20,12 @@ def tree_record(tree: Tree, advantages: Sequence[Any] | None, decode: Decode) ->
     Each node has its text, ids, finish and, where sampled, per-token log-probs (two decimals) with the number of
     characters of each token (`spans`; their sum is the text's length; absent where the tokenizer does not decode piece
     by piece). Phrasings have the wording apart from the prompt around it. Leaves have rewards, parts and reasons.
+    Images are named: files by their paths, others by where the run's folder keeps them.
     """
     nodes = [_node_record(tree, i, advantages[i] if advantages else None, decode) for i in range(len(tree.nodes))]
     question = {"id": tree.question.id, "answer": tree.question.columns.get("answer")}
+    if tree.question.images:
+        question["images"] = [picture.name for picture in tree.question.images]
     head = {"question": question, "draw": tree.draw, "step": tree.step, "staleness": tree.staleness}
     return head | {"nodes": nodes}
 

@@ -89,16 +89,18 @@ def _score(policy: Policy, steps: list[list[Pack]], config: Config) -> None:
     """π_prox where the batch has several updates (with one it is π_θ itself), and π_ref where there is a KL."""
     for pack in (pack for packs in steps for pack in packs):
         if config.train.updates * config.train.epochs > 1:
-            pack.scored.prox_S, _ = policy.logprobs(pack)
+            with policy.encoding(pack):
+                pack.scored.prox_S, _ = policy.logprobs(pack)
         if config.algorithm.kl > 0:
             pack.scored.ref_S = policy.reference_logprobs(pack)
 
 
 def _backward(policy: Policy, packs: list[Pack], config: Config, sums: dict[str, float]) -> None:
     for pack in packs:
-        logp_S, entropy_S = policy.logprobs(pack, entropy=config.algorithm.entropy > 0)
-        loss, stats = objective(logp_S, entropy_S, pack.scored, config.algorithm)
-        loss.backward()
+        with policy.encoding(pack):
+            logp_S, entropy_S = policy.logprobs(pack, entropy=config.algorithm.entropy > 0)
+            loss, stats = objective(logp_S, entropy_S, pack.scored, config.algorithm)
+            loss.backward()
         for key, value in stats.items():
             sums[key] = max(sums[key], float(value)) if key.startswith("max/") else sums[key] + float(value)
 
