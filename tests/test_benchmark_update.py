@@ -62,3 +62,21 @@ def test_a_contender_with_another_loss_is_refused(update, monkeypatch, wrong):
     monkeypatch.setattr(update, wrong, shifted)
     with pytest.raises(AssertionError, match="differs from that of rows"):
         update.measure(update.Shape(8, 2, 6, 2, 3, model="tiny"), pairs=1)
+
+
+def test_with_images_rows_agree_and_encode_each_their_own(update, monkeypatch, capsys):
+    large = update.MODELS["Qwen2.5-VL-30M"]
+    small = copy.deepcopy(large)
+    for name, value in {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 1,
+                        "num_key_value_heads": 1, "vocab_size": 31}.items():  # fmt: skip
+        setattr(small.text_config, name, value)
+    for name, value in {"depth": 1, "hidden_size": 16, "num_heads": 1, "out_hidden_size": 32}.items():
+        setattr(small.vision_config, name, value)
+    small.text_config.rope_parameters["mrope_section"] = [4, 6, 6]
+    monkeypatch.setitem(update.MODELS, "Qwen2.5-VL-30M", small)
+    shapes = (update.Shape(306, 2, 6, 2, 3, model="Qwen2.5-VL-30M", image=True, questions=2, ragged=True),)
+    monkeypatch.setattr(update, "VISION", shapes)
+    monkeypatch.setattr(sys, "argv", ["update.py", "--vision", "--json", "--pairs", "1"])
+    update.main()
+    (result,) = json.loads(capsys.readouterr().out)
+    assert result["ratio"].keys() == {"rows"} and result["token_ratio"] > 3

@@ -301,3 +301,14 @@ def test_messages_keep_their_images_where_they_stand():
     (question,), _ = made([{"prompt": [{"role": "user", "content": content}]}])
     assert parts(question.phrasings[0]) == ["Is", "image", "like", "image"]
     assert [p.size for p in question.images] == [(8, 6), (4, 4)]
+
+
+def test_nlvr_pictures_are_loaded_from_their_own_column(shared_data):
+    source = Source(path=str(shared_data / "nlvr_dev.jsonl"), limit=5)
+    found, report = questions(load_rows(source), DataConfig(image_column="image_png_base64"))
+    assert report.usable == 5 and {q.images[0].size for q in found} == {(400, 100)}
+    assert np.asarray(found[0].images[0].image()).std() > 1
+    with pytest.raises(
+        DataError, match=r"data\.image_column: 'photo' is no column of .*; the columns found are id, problem"
+    ):
+        questions(load_rows(source), DataConfig(image_column="photo"))

@@ -109,7 +109,7 @@ def saved(family, folder):
     return folder
 
 
-@pytest.mark.parametrize("family", ["gemma3", "idefics3", "llava"])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl", "gemma3", "idefics3", "llava"])
 def test_the_command_trains_on_files(family, tmp_path):
     saved(family, tmp_path / "model")
     data = [dict(row, image=Path(row["image"]).name) if "image" in row else row for row in rows(tmp_path)]
@@ -143,3 +143,8 @@ def test_images_for_a_model_of_text_are_refused(tmp_path):
         Trainer(
             tiny.llama(), [likes_a], rows(tmp_path), None, settings(tmp_path / "run"), None, tiny.tokenizer(tiny.CHAT)
         )
+
+
+def test_images_for_an_engine_that_takes_none_are_refused_at_once(tmp_path):
+    with pytest.raises(ConfigError, match=r"engine: 'vllm' does not take the data's images; set engine: transformers"):
+        trainer_of("llava", tmp_path, engine={"kind": "vllm"})

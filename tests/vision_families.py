@@ -18,6 +18,8 @@ from transformers import (
     Qwen3VLProcessor,
 )
 
+from branchwise.policy.load import without_videos
+
 CHAT = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' }}"
     "{% for part in m['content'] %}{% if part['type'] == 'image' %}PLACE{% else %}{{ part['text'] }}{% endif %}"
@@ -57,12 +59,6 @@ def fast_tokenizer(place):
     return fast
 
 
-def _without_video(processor):
-    """Video processors need torchvision; pictures do not."""
-    name = processor.__name__
-    return type(name, (processor,), {"get_attributes": classmethod(lambda cls: ["image_processor", "tokenizer"])})
-
-
 def _qwen(processor, family, text, sight):
     place = "<|vision_start|><|image_pad|><|vision_end|>"
     fast = fast_tokenizer(place)
@@ -73,7 +69,7 @@ def _qwen(processor, family, text, sight):
         image_token_id=ids["image_token_id"], video_token_id=ids["video_token_id"],
         vision_start_token_id=ids["vision_start_token_id"], vision_end_token_id=ids["vision_end_token_id"],
     )  # fmt: skip
-    return config, _without_video(processor)(images, fast, chat_template=fast.chat_template)
+    return config, without_videos(processor)(images, fast, chat_template=fast.chat_template)
 
 
 def _qwen2_5():

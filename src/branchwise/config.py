@@ -77,6 +77,8 @@ class DataConfig(Section):
     max_prompt_tokens: int = Field(1024, ge=1)
     """Questions whose original is longer are left out, and phrasings that are longer; both are counted."""
     shuffle: bool = True
+    image_column: str | None = None
+    """What holds a row's images; default: `images` or `image`."""
     min_pixels: int | None = Field(None, ge=1)
     """Images with fewer pixels (width × height) are enlarged, before the model's processor sees them."""
     max_pixels: int | None = Field(None, ge=1)

@@ -14,12 +14,14 @@ class EngineSection(BaseModel):
     """Whether it can sample while the policy is being updated."""
     takes_quantized: ClassVar[bool] = False
     """Whether it can sample from 4-bit weights."""
+    takes_images: ClassVar[bool] = False
+    """Whether it can sample after images."""
 
 
 class TransformersConfig(EngineSection):
     """In-process, on any machine: the embedded default."""
 
-    takes_quantized = True
+    takes_quantized = takes_images = True
 
     kind: Literal["transformers"] = "transformers"
 

@@ -146,3 +146,13 @@ def check_data(c: Config, train: bool, held_out: bool) -> None:
         raise ConfigError("data.train: missing; name a file, a dataset id or reasoning_gym:TASK")
     if c.eval.every and not held_out:
         raise ConfigError(f"eval.every: {c.eval.every}, but nothing is held out; set data.eval, or eval.every: 0")
+
+
+def check_images(c: Config, images: bool) -> None:
+    """Refuse questions with images, of which the flag tells, where the engine takes none.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if images and not c.engine.takes_images:
+        raise ConfigError(f"engine: {c.engine.kind!r} does not take the data's images; set engine: transformers")

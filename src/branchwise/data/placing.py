@@ -18,10 +18,13 @@ KINDS = ("image", "image_url")
 PLACE: dict[str, Any] = {"type": "image"}
 
 
-def row_pictures(row: Mapping[str, Any], prompt: Any, folder: Path, limits: Limits) -> tuple[Picture, ...]:
+def row_pictures(
+    row: Mapping[str, Any], prompt: Any, folder: Path, limits: Limits, column: str | None = None
+) -> tuple[Picture, ...]:
     """The images of a row, in the order in which they stand in its prompt.
 
-    They are those of its column `images` or `image`; a part of a message that names its own image takes none of them.
+    They are those of a column, by default `images` or `image`; a part of a message that names its own image takes none
+    of them.
 
     Args:
         prompt: the question's cell, text or messages.
@@ -30,7 +33,8 @@ def row_pictures(row: Mapping[str, Any], prompt: Any, folder: Path, limits: Limi
     Raises:
         ImageError: one cannot be had, or there are more or fewer than parts to show them.
     """
-    given = list(pictures(next((row[c] for c in COLUMNS if row.get(c) is not None), None), folder, limits))
+    columns = COLUMNS if column is None else (column,)
+    given = list(pictures(next((row[c] for c in columns if row.get(c) is not None), None), folder, limits))
     named = [_source(part) for part in _parts(prompt) if _is_place(part)]
     if not named:
         return tuple(given)

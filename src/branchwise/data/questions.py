@@ -99,6 +99,11 @@ def questions(table: Rows, data: DataConfig, rephrasings: int = 0) -> tuple[list
             f"{table.name}: tree.rephrasings is {rephrasings}, but there is no column rephrasings; "
             f"the columns found are {', '.join(columns)}. Add it, or set tree.rephrasings: 0"
         )
+    if data.image_column not in (None, *columns):
+        raise DataError(
+            f"data.image_column: {data.image_column!r} is no column of {table.name}; "
+            f"the columns found are {', '.join(columns)}"
+        )
     answered = any(_reference(row) is not None for row in table.rows)
     template = Template(data.template, [*columns, "answer"] if answered else columns, table.name)
     report = Report(table.name, rows=len(table.rows))
@@ -109,7 +114,7 @@ def questions(table: Rows, data: DataConfig, rephrasings: int = 0) -> tuple[list
         reason = _unusable(row, text, answered, template)
         if reason is None:
             try:
-                shown = row_pictures(row, row[key], table.folder, limits)
+                shown = row_pictures(row, row[key], table.folder, limits, data.image_column)
                 columns_of_row = resized(row, shown, data.boxes) if shown else row
                 wordings = [text, *_wordings(row, text, rephrasings, report, f"{table.name}, row {number}")]
                 prompts = [build_prompt(row, key, wording, template, data) for wording in wordings]

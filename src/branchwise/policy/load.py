@@ -18,6 +18,7 @@ from transformers import (
     AutoTokenizer,
     BitsAndBytesConfig,
 )
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from branchwise.config import Config, ConfigError, LoraConfig, ModelConfig
 from branchwise.policy.output import find_output
@@ -111,7 +112,7 @@ def load_processing(m: ModelConfig) -> Any:
     """
     options = {"revision": m.revision, "trust_remote_code": m.trust_remote_code}
     try:
-        return (AutoProcessor if _has_images(m) else AutoTokenizer).from_pretrained(m.path, **options)
+        return _load_processor(m, options) if _has_images(m) else AutoTokenizer.from_pretrained(m.path, **options)
     except ImportError as error:
         missing = " ".join(str(error).split())
         raise ConfigError(f"model.path: the processor of {m.path!r} needs a package more: {missing}") from error
@@ -121,14 +122,36 @@ def load_processing(m: ModelConfig) -> Any:
 
 def _has_images(m: ModelConfig) -> bool:
     """Whether the model is known to transformers as one of images and text."""
-    config = AutoConfig.from_pretrained(m.path, revision=m.revision, trust_remote_code=m.trust_remote_code)
-    return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return _config_type(m) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+
+def _config_type(m: ModelConfig) -> type:
+    return type(AutoConfig.from_pretrained(m.path, revision=m.revision, trust_remote_code=m.trust_remote_code))
+
+
+def _load_processor(m: ModelConfig, options: dict[str, Any]) -> Any:
+    """The processor; without its part for videos where that alone needs a package that is missing (torchvision)."""
+    try:
+        return AutoProcessor.from_pretrained(m.path, **options)
+    except ImportError:
+        kind = PROCESSOR_MAPPING[_config_type(m)]
+        if "video_processor" not in kind.get_attributes():
+            raise
+        return without_videos(kind).from_pretrained(m.path, **options)
+
+
+def without_videos(kind: type) -> Any:
+    """A processor's class, of the same name, that does not load what prepares videos."""
+    kept = [name for name in kind.get_attributes() if name != "video_processor"]  # type: ignore[attr-defined]
+    return type(kind.__name__, (kind,), {"get_attributes": classmethod(lambda cls: kept)})
 
 
 def _freeze_vision(model: Any, peft_config: Any) -> None:
-    """Leave what encodes images as it is: its own parameters, and adapters within it."""
-    for parameter in eyes(model):
-        parameter.requires_grad_(False)
+    """Leave what encodes images as it is: its own parameters, and without adapters."""
+    model = model.get_base_model() if isinstance(model, peft.PeftModel) else model
+    frozen = [parameter.requires_grad_(False) for parameter in eyes(model)]
+    if not frozen:
+        raise ConfigError("model.freeze_vision: true, but the model encodes no images; leave it out")
     if peft_config is not None and peft_config.exclude_modules is None:
         language = next(name for name, module in model.named_modules() if module is backbone_of(model))
         peft_config.exclude_modules = rf"(?!{re.escape(language)}\.).*"

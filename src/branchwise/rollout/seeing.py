@@ -56,8 +56,7 @@ class SeeingDecoder(Decoder):
             **{self.cache_name: cache},
         )
         logits_BV = self.output.logits(self.model, out.last_hidden_state[:, -1])
-        next_B = fed["position_ids"].unflatten(-2, (-1, B)).flatten(0, -3).amax((0, -1)) + 1
-        return logits_BV, next_B
+        return logits_BV, fed["position_ids"].reshape(-1, B, T).amax((0, 2)) + 1
 
     def _mask(self, seeing: SeeingRow, embeds_BTH: Tensor, mask_BC: Tensor | None, cache: Cache) -> Any:
         """The columns that hold tokens; where images are seen in both directions, the model's own mask for that."""

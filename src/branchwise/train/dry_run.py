@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from branchwise.config import Config, Source
-from branchwise.config_rules import check_data
+from branchwise.config_rules import check_data, check_images
 from branchwise.data.load import load_rows
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
@@ -51,6 +51,7 @@ def _data(
     source: Source, c: Config, renderer: Renderer, rewards: RewardRunner, rephrasings: int, key: str
 ) -> Iterator[str]:
     questions, report = load_questions(source, c.data, renderer, rephrasings)
+    check_images(c, any(question.images for question in questions))
     rewards.check({column for question in questions for column in question.columns})
     yield f"{key}: {report}"
     yield from reference_notes(rewards.functions, questions, key)

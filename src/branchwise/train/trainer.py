@@ -14,7 +14,7 @@ import yaml
 from transformers import get_scheduler, set_seed
 
 from branchwise.config import Config, Source, load_config
-from branchwise.config_rules import check_data
+from branchwise.config_rules import check_data, check_images
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions
 from branchwise.data.stream import Stream
@@ -181,6 +181,7 @@ class Trainer:
 
             data = rephrased(self, data)
         questions, report = load_questions(data, self.config.data, self.renderer, rephrasings)
+        check_images(self.config, any(question.images for question in questions))
         self.rewards.check({column for question in questions for column in question.columns})
         self.notes.append(f"{key}: {report}")
         self.notes += reference_notes(self.rewards.functions, questions, key)
