@@ -1,0 +1,148 @@
+"""Makes models/shapes: a tiny vision-language model, warmed up by supervised training on drawn pictures."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import make_data
+import torch
+from scenes import SIDE, Problem, problem
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    CLIPImageProcessorPil,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedTokenizerFast,
+)
+
+PATCH = 8
+CHAT = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' }}"
+    "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|><think>' }}{% endif %}"
+)
+SPECIAL = ["<pad>", "<eos>", "<image>", "<|system|>", "<|user|>", "<|assistant|>", "<think>", "</think>"]
+STEPS, BATCH, RATE = 1200, 64, 1.5e-3
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes, and the words and numbers of the pictures' questions and answers as one token each."""
+    tokenizer = Tokenizer(models.BPE())
+    words = pre_tokenizers.Split(Regex(r" ?[a-zA-Z]+|\d{1,2}|[^a-zA-Z\d]+"), "isolated")
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_])
+    tokenizer.decoder = decoders.ByteLevel()
+    random = Random(0)
+    texts = [w for p in (problem(random) for _ in range(500)) for w in (*p.wordings, p.response)]
+    texts += [f"({n}, {n})" for n in range(SIDE) for _ in range(9)]
+    tokenizer.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=1000,
+            min_frequency=2,
+            special_tokens=SPECIAL,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        extra_special_tokens={"image_token": "<image>"},
+        chat_template=CHAT,
+    )
+    fast.padding_side = "right"
+    return fast
+
+
+def make_processor() -> LlavaProcessor:
+    images = CLIPImageProcessorPil(
+        do_resize=False, do_center_crop=False, image_mean=[0.5] * 3, image_std=[0.5] * 3,
+        size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE},
+    )  # fmt: skip
+    return LlavaProcessor(
+        images, make_tokenizer(), patch_size=PATCH, vision_feature_select_strategy="default",
+        num_additional_image_tokens=1, chat_template=CHAT,
+    )  # fmt: skip
+
+
+def make_model(processor: LlavaProcessor) -> LlavaForConditionalGeneration:
+    tokenizer = processor.tokenizer
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+    text = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=6, max_position_embeddings=512, tie_word_embeddings=True, **ids,
+    )  # fmt: skip
+    vision = CLIPVisionConfig(
+        hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4, image_size=SIDE,
+        patch_size=PATCH,
+    )  # fmt: skip
+    config = LlavaConfig(
+        text_config=text, vision_config=vision, image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_seq_length=(SIDE // PATCH) ** 2, vision_feature_layer=-1, tie_word_embeddings=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return LlavaForConditionalGeneration(config)
+
+
+def batch_of(problems: list[Problem], processor: LlavaProcessor, random: Random) -> dict[str, Any]:
+    """Inputs and labels; a prompt has no labels."""
+    eos = processor.tokenizer.eos_token
+    prompts = [prompt_text(random.choice(p.wordings), processor) for p in problems]
+    texts = [prompt + p.response + eos for prompt, p in zip(prompts, problems)]
+    inputs = processor(
+        text=texts, images=[p.picture() for p in problems], padding=True, add_special_tokens=False, return_tensors="pt"
+    )
+    opened = processor.tokenizer.convert_tokens_to_ids("<think>")
+    ids = inputs["input_ids"]
+    thought = (ids == opened).cumsum(1) - (ids == opened).long()
+    return {**inputs, "labels": ids.masked_fill((thought == 0) | (inputs["attention_mask"] == 0), -100)}
+
+
+def prompt_text(question: str, processor: LlavaProcessor) -> str:
+    content = [{"type": "image"}, {"type": "text", "text": question}]
+    return processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+
+
+def warm_up(model: LlavaForConditionalGeneration, processor: LlavaProcessor, steps: int) -> None:
+    """Supervised training on problems of which none is held out."""
+    random, problems = Random(0), make_data.warm_up()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    rising = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1, step / 100) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+    )
+    start = time.monotonic()
+    for step in range(1, steps + 1):
+        batch = batch_of(list(islice(problems, BATCH)), processor, random)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        rising.step()
+        if step % 100 == 0:
+            print(f"warm-up step {step} of {steps}: loss {loss:.3f}, {time.monotonic() - start:.0f} s", flush=True)
+
+
+def make(folder: Path, steps: int = STEPS) -> None:
+    processor = make_processor()
+    model = make_model(processor)
+    warm_up(model, processor, steps)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1] if len(sys.argv) > 1 else "models/shapes"))
