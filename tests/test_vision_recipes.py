@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from branchwise.cli import app
-from branchwise.config import DataConfig, load_config
+from branchwise.config import DataConfig, Source, load_config
 from branchwise.data.load import load_rows
 from branchwise.data.questions import questions
 from branchwise.plugins import load_function
@@ -138,7 +138,7 @@ def test_no_picture_is_both_held_out_and_trained_on(shapes):
 
 
 def test_pictures_and_questions_load_with_their_rephrasings(drawn):
-    found, report = questions(load_rows(str(drawn / "train.jsonl")), DataConfig(), rephrasings=3)
+    found, report = questions(load_rows(Source(path=str(drawn / "train.jsonl"))), DataConfig(), rephrasings=3)
     assert report.usable == 640 and not report.rejected and all(len(q.phrasings) == 4 for q in found)
     assert {q.images[0].size for q in found} == {(64, 64)}
     assert {part["type"] for q in found for prompt in q.phrasings for part in prompt[-1]["content"]} == {
@@ -190,7 +190,7 @@ def test_nlvr_pictures_load_as_data(shared_data, tmp_path):
     images = [row.pop("image_png_base64") for row in rows]
     table = tmp_path / "nlvr.jsonl"
     table.write_text("".join(json.dumps({**row, "image": image}) + "\n" for row, image in zip(rows, images)))
-    found, report = questions(load_rows(str(table)), DataConfig())
+    found, report = questions(load_rows(Source(path=str(table))), DataConfig())
     assert report.usable == len(rows) and not report.rejected
     for question, image in zip(found, images):
         own = Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -12,8 +13,10 @@ from typing import Any
 
 import make_data
 import torch
-from scenes import SIDE, Problem, problem
+from scenes import COLOURS, KINDS, SIDE, Problem, problem
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor, nn
+from torch.nn import functional
 from transformers import (
     CLIPImageProcessorPil,
     CLIPVisionConfig,
@@ -24,7 +27,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-PATCH = 8
+PATCH = 16
 CHAT = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' }}"
     "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}"
@@ -32,7 +35,9 @@ CHAT = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|><think>' }}{% endif %}"
 )
 SPECIAL = ["<pad>", "<eos>", "<image>", "<|system|>", "<|user|>", "<|assistant|>", "<think>", "</think>"]
-STEPS, BATCH, RATE = 1200, 64, 1.5e-3
+SEEN = ("nothing", *COLOURS, "dot")
+"""What a patch may hold."""
+BATCH = 64
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -93,7 +98,7 @@ def make_model(processor: LlavaProcessor) -> LlavaForConditionalGeneration:
         image_seq_length=(SIDE // PATCH) ** 2, vision_feature_layer=-1, tie_word_embeddings=True,
     )  # fmt: skip
     torch.manual_seed(0)
-    return LlavaForConditionalGeneration(config)
+    return LlavaForConditionalGeneration._from_config(config, attn_implementation="eager")
 
 
 def batch_of(problems: list[Problem], processor: LlavaProcessor, random: Random) -> dict[str, Any]:
@@ -115,30 +120,75 @@ def prompt_text(question: str, processor: LlavaProcessor) -> str:
     return processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
 
 
-def warm_up(model: LlavaForConditionalGeneration, processor: LlavaProcessor, steps: int) -> None:
-    """Supervised training on problems of which none is held out."""
-    random, problems = Random(0), make_data.warm_up()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    rising = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1, step / 100) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+def optimise(parameters: Iterable[nn.Parameter], rate: float, steps: int, losses: Iterator[Tensor], name: str) -> None:
+    """AdamW on so many losses, its rate rising, then falling to 0 as a cosine."""
+    parameters, start = list(parameters), time.monotonic()
+    optimizer = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
+    rises = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1, (step + 1) / 50) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
     )
-    start = time.monotonic()
-    for step in range(1, steps + 1):
-        batch = batch_of(list(islice(problems, BATCH)), processor, random)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model(**batch).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+    for step, loss in enumerate(islice(losses, steps), start=1):
         optimizer.zero_grad()
-        rising.step()
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        rises.step()
         if step % 100 == 0:
-            print(f"warm-up step {step} of {steps}: loss {loss:.3f}, {time.monotonic() - start:.0f} s", flush=True)
+            print(f"{name} {step} of {steps}: loss {loss:.3f}, {time.monotonic() - start:.0f} s", flush=True)
 
 
-def make(folder: Path, steps: int = STEPS) -> None:
+def learn_to_see(model: LlavaForConditionalGeneration, processor: LlavaProcessor, steps: int) -> None:
+    """Train the encoder alone to tell, in each patch, the shape whose centre it holds: colour, kind and box."""
+    tower, problems = model.model.vision_tower, make_data.warm_up()
+    head = nn.Linear(tower.config.hidden_size, len(SEEN) + len(KINDS) + 4)
+
+    def losses() -> Iterator[Tensor]:
+        while True:
+            drawn = list(islice(problems, BATCH))
+            pixels = processor.image_processor([p.picture() for p in drawn], return_tensors="pt")["pixel_values"]
+            told = head(tower(pixels).last_hidden_state[:, 1:])
+            colours, kinds, boxes = told.split([len(SEEN), len(KINDS), 4], dim=-1)
+            colour, kind, box = patches_of(drawn)
+            far = (boxes - box)[colour > 0].abs().mean()
+            named = functional.cross_entropy(kinds.flatten(0, 1), kind.flatten(), ignore_index=-100)
+            yield functional.cross_entropy(colours.flatten(0, 1), colour.flatten()) + named + 5 * far
+
+    optimise([*tower.parameters(), *head.parameters()], 1.5e-3, steps, losses(), "seeing")
+
+
+def patches_of(problems: list[Problem]) -> tuple[Tensor, Tensor, Tensor]:
+    """What each patch should tell: colour (0: no shape), kind (-100: none) and box in shares of the side."""
+    row = SIDE // PATCH
+    colour = torch.zeros(len(problems), row * row, dtype=torch.long)
+    kind, box = torch.full_like(colour, -100), torch.zeros(*colour.shape, 4)
+    for i, p in enumerate(problems):
+        for shape in p.shapes:
+            x, y = shape.centre
+            at = y // PATCH * row + x // PATCH
+            colour[i, at], kind[i, at] = SEEN.index(shape.colour), KINDS.index(shape.kind)
+            box[i, at] = torch.tensor(shape.box) / SIDE
+        for x, y in p.line[1:2]:
+            at = y // PATCH * row + x // PATCH
+            if colour[i, at] == 0:
+                colour[i, at], box[i, at] = SEEN.index("dot"), torch.tensor([x, y, x, y]) / SIDE
+    return colour, kind, box
+
+
+def warm_up(model: LlavaForConditionalGeneration, processor: LlavaProcessor, steps: int) -> None:
+    """Supervised training on questions and right responses."""
+    random, problems = Random(0), make_data.warm_up()
+
+    def losses() -> Iterator[Tensor]:
+        while True:
+            yield model(**batch_of(list(islice(problems, BATCH)), processor, random)).loss
+
+    optimise(model.parameters(), 1.5e-3, steps, losses(), "warm-up")
+
+
+def make(folder: Path, seeing: int = 1000, steps: int = 600) -> None:
     processor = make_processor()
     model = make_model(processor)
+    learn_to_see(model, processor, seeing)
     warm_up(model, processor, steps)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)

@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw
 SIDE = 64
 """Width and height of a picture, in pixels."""
 COLOURS = {"red": (214, 40, 40), "green": (40, 150, 70), "blue": (40, 80, 210), "orange": (245, 150, 20)}
+LINE = (20, 20, 20)
 KINDS = ("circle", "square", "triangle")
 TASKS = ("count", "colour", "position", "box", "path")
 
@@ -79,7 +80,7 @@ class Problem:
     task: str
     shapes: tuple[Shape, ...]
     line: tuple[tuple[int, int], ...]
-    """Points of the line in the picture; none in most."""
+    """Points of the line in the picture, the middle one with a dot; none in most."""
     names: tuple[str, ...]
     """What the wordings speak of."""
     thought: str
@@ -101,7 +102,9 @@ class Problem:
         image = Image.new("RGB", (SIDE, SIDE), (235, 235, 235))
         draw = ImageDraw.Draw(image)
         if self.line:
-            draw.line(self.line, (20, 20, 20), 2)
+            draw.line(self.line, LINE, 2)
+            x, y = self.line[1]
+            draw.ellipse((x - 3, y - 3, x + 3, y + 3), LINE)
         for shape in self.shapes:
             x1, y1, x2, y2 = shape.box
             if shape.kind == "circle":
