@@ -143,7 +143,7 @@ def test_the_orientation_of_exif_is_applied(orientation, corner):
 def test_deep_grey_keeps_its_brightness(mode, value, wanted):
     """PIL's own conversion of 16 bits is white wherever the value is above 255."""
     image = Image.new(mode, (2, 2), value)
-    seen = decode(image if mode == "F" else packed(image))
+    seen = decode(image if mode in ("F", "I") else packed(image))
     assert seen.mode == "RGB" and seen.getpixel((0, 0)) == (wanted,) * 3
 
 

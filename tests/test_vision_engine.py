@@ -81,7 +81,7 @@ def test_logprobs_are_those_of_the_whole_model(family, max_rows):
                 )
                 scored += 1
     drawn = sum(int((n.ids_T == placeholder).sum()) for t in trees for n in t.nodes if n.parent >= 0)
-    assert scored > 25 and engine.metrics() == {"sampled_image_placeholders": drawn}
+    assert scored > 12 and engine.metrics() == {"sampled_image_placeholders": drawn}
     assert engine.metrics() == {"sampled_image_placeholders": 0}
 
 

@@ -58,7 +58,8 @@ def trainer_of(family, tmp_path, **sections):
 
 @pytest.mark.parametrize("family", vision_families.FAMILIES)
 def test_a_run_samples_and_updates_exactly(family, tmp_path):
-    trainer = trainer_of(family, tmp_path)
+    # with a KL every tree is forwarded, uniform ones too
+    trainer = trainer_of(family, tmp_path, algorithm={"pool": "question", "kl": 0.05})
     calls = []
     encoder(trainer.policy.model).register_forward_hook(lambda *_: calls.append(1))
     before = [p.clone() for p in encoder(trainer.policy.model).parameters()]
