@@ -13,7 +13,7 @@ from typing import Any
 
 import make_data
 import torch
-from scenes import COLOURS, KINDS, SIDE, Problem, problem
+from scenes import COLOURS, SIDE, Problem, problem
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional
@@ -43,13 +43,13 @@ BATCH = 64
 def make_tokenizer() -> PreTrainedTokenizerFast:
     """Bytes, and the words and numbers of the pictures' questions and answers as one token each."""
     tokenizer = Tokenizer(models.BPE())
-    words = pre_tokenizers.Split(Regex(r" ?[a-zA-Z]+|\d{1,2}|[^a-zA-Z\d]+"), "isolated")
+    words = pre_tokenizers.Split(Regex(r" [xyw]\d+| ?[a-zA-Z]+|\d+|[^a-zA-Z\d ]+(?: (?=[\d\[]))?| "), "isolated")
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_])
     tokenizer.decoder = decoders.ByteLevel()
     random = Random(0)
     texts = [w for p in (problem(random) for _ in range(500)) for w in (*p.wordings, p.response)]
-    texts += [f"({n}, {n})" for n in range(SIDE) for _ in range(9)]
+    texts += [f"{n} x{n} y{n} w{n}" for n in range(SIDE) for _ in range(9)]
     tokenizer.train_from_iterator(
         texts,
         trainers.BpeTrainer(
@@ -138,40 +138,43 @@ def optimise(parameters: Iterable[nn.Parameter], rate: float, steps: int, losses
 
 
 def learn_to_see(model: LlavaForConditionalGeneration, processor: LlavaProcessor, steps: int) -> None:
-    """Train the encoder alone to tell, in each patch, the shape whose centre it holds: colour, kind and box."""
-    tower, problems = model.model.vision_tower, make_data.warm_up()
-    head = nn.Linear(tower.config.hidden_size, len(SEEN) + len(KINDS) + 4)
+    """Train the encoder and the projector: each patch becomes the words for the shape whose centre it holds."""
+    seer, problems = model.model, make_data.warm_up()
+    words = seer.get_input_embeddings()
+    boxes = nn.Linear(seer.config.vision_config.hidden_size, 4)
 
     def losses() -> Iterator[Tensor]:
         while True:
             drawn = list(islice(problems, BATCH))
             pixels = processor.image_processor([p.picture() for p in drawn], return_tensors="pt")["pixel_values"]
-            told = head(tower(pixels).last_hidden_state[:, 1:])
-            colours, kinds, boxes = told.split([len(SEEN), len(KINDS), 4], dim=-1)
-            colour, kind, box = patches_of(drawn)
-            far = (boxes - box)[colour > 0].abs().mean()
-            named = functional.cross_entropy(kinds.flatten(0, 1), kind.flatten(), ignore_index=-100)
-            yield functional.cross_entropy(colours.flatten(0, 1), colour.flatten()) + named + 5 * far
+            features = seer.vision_tower(pixels).last_hidden_state[:, 1:]
+            shown = functional.rms_norm(seer.multi_modal_projector(features), [words.embedding_dim])
+            logprobs = (shown @ words.weight.T).log_softmax(-1)
+            told, box = patches_of(drawn, processor.tokenizer)
+            shape = box.sum(-1) > 0
+            far = (boxes(features) - box)[shape].abs().mean()
+            yield 5 * far + sum(
+                functional.nll_loss(logprobs[told[..., i] >= 0], told[..., i][told[..., i] >= 0])
+                for i in range(told.shape[-1])
+            )
 
-    optimise([*tower.parameters(), *head.parameters()], 1.5e-3, steps, losses(), "seeing")
+    trained = [seer.vision_tower, seer.multi_modal_projector, words, boxes]
+    optimise([p for module in trained for p in module.parameters()], 1.5e-3, steps, losses(), "seeing")
 
 
-def patches_of(problems: list[Problem]) -> tuple[Tensor, Tensor, Tensor]:
-    """What each patch should tell: colour (0: no shape), kind (-100: none) and box in shares of the side."""
+def patches_of(problems: list[Problem], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]:
+    """What each patch should tell: tokens of its shape's colour, kind, centre and size (-1: none), and its box."""
     row = SIDE // PATCH
-    colour = torch.zeros(len(problems), row * row, dtype=torch.long)
-    kind, box = torch.full_like(colour, -100), torch.zeros(*colour.shape, 4)
+    told = torch.full((len(problems), row * row, 5), -1)
+    told[..., 0] = tokenizer.convert_tokens_to_ids(".")
+    box = torch.zeros(len(problems), row * row, 4)
     for i, p in enumerate(problems):
-        for shape in p.shapes:
-            x, y = shape.centre
+        for (x, y), words, corners in p.seen:
             at = y // PATCH * row + x // PATCH
-            colour[i, at], kind[i, at] = SEEN.index(shape.colour), KINDS.index(shape.kind)
-            box[i, at] = torch.tensor(shape.box) / SIDE
-        for x, y in p.line[1:2]:
-            at = y // PATCH * row + x // PATCH
-            if colour[i, at] == 0:
-                colour[i, at], box[i, at] = SEEN.index("dot"), torch.tensor([x, y, x, y]) / SIDE
-    return colour, kind, box
+            ids = tokenizer(words, add_special_tokens=False)["input_ids"]
+            told[i, at] = torch.tensor(ids + [-1] * (5 - len(ids)))
+            box[i, at] = torch.tensor(corners) / SIDE
+    return told, box
 
 
 def warm_up(model: LlavaForConditionalGeneration, processor: LlavaProcessor, steps: int) -> None:
@@ -180,9 +183,11 @@ def warm_up(model: LlavaForConditionalGeneration, processor: LlavaProcessor, ste
 
     def losses() -> Iterator[Tensor]:
         while True:
-            yield model(**batch_of(list(islice(problems, BATCH)), processor, random)).loss
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(**batch_of(list(islice(problems, BATCH)), processor, random)).loss
+            yield loss
 
-    optimise(model.parameters(), 1.5e-3, steps, losses(), "warm-up")
+    optimise(model.parameters(), 1e-3, steps, losses(), "warm-up")
 
 
 def make(folder: Path, seeing: int = 1000, steps: int = 600) -> None:

@@ -69,8 +69,12 @@ class Shape:
 
     @property
     def seen(self) -> str:
-        """What a thought says of it."""
-        return "{} ({}, {})".format(self.name, *self.centre)
+        """What a thought says of it: its name, its centre and its width."""
+        return " {} x{} y{} w{}".format(self.name, *self.centre, self.width)
+
+    @property
+    def width(self) -> int:
+        return self.box[2] - self.box[0]
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,14 @@ class Problem:
     @property
     def response(self) -> str:
         """A right response, from behind the opening tag of its thought."""
-        return f"{self.thought}</think>{self.answer}"
+        space = " " if str(self.answer).isalpha() else ""
+        return f"{self.thought}</think>{space}{self.answer}"
+
+    @property
+    def seen(self) -> list[tuple[tuple[int, int], str, tuple[int, int, int, int]]]:
+        """Of the dot and of each shape: its centre, the words for it, and its box."""
+        dots = [((x, y), f" dot x{x} y{y}", (x - 3, y - 3, x + 3, y + 3)) for x, y in self.line[1:2]]
+        return dots + [(shape.centre, shape.seen, shape.box) for shape in self.shapes]
 
     def picture(self) -> Image.Image:
         image = Image.new("RGB", (SIDE, SIDE), (235, 235, 235))
@@ -144,7 +155,7 @@ def _count(random: Random) -> Problem:
     colours = [colour] * count + [random.choice(others) for _ in range(rest)]
     shapes = [Shape(c, random.choice(KINDS), box) for c, box in zip(colours, _boxes(random, count + rest))]
     found = sorted((shape for shape in shapes if shape.colour == colour), key=lambda shape: shape.centre)
-    thought = ", ".join(shape.seen for shape in found) or "none"
+    thought = ",".join(shape.seen for shape in found) or " none"
     return Problem("count", tuple(shapes), (), (colour,), thought, str(count))
 
 
@@ -163,7 +174,7 @@ def _position(random: Random) -> Problem:
         if abs(abs(dx) - abs(dy)) >= 10:
             break
     side = SIDES[dx > 0] if abs(dx) > abs(dy) else SIDES[2 + (dy > 0)]
-    return Problem("position", tuple(shapes), (), (a.name, b.name), f"{a.seen}, {b.seen}", side, SIDES)
+    return Problem("position", tuple(shapes), (), (a.name, b.name), f"{a.seen},{b.seen}", side, SIDES)
 
 
 def _box(random: Random) -> Problem:
@@ -176,7 +187,7 @@ def _path(random: Random) -> Problem:
     start, end = (shape.centre for shape in shapes)
     bend = random.randint(6, SIDE - 7), random.randint(6, SIDE - 7)
     names = tuple(shape.name for shape in shapes)
-    thought = ", ".join(shape.seen for shape in shapes)
+    thought = "{},{} dot x{} y{}".format(*(shape.seen for shape in shapes), *bend)
     return Problem("path", tuple(shapes), (start, bend, end), names, thought, [list(p) for p in (start, bend, end)])
 
 

@@ -130,10 +130,10 @@ def _config_type(m: ModelConfig) -> type:
 
 
 def _load_processor(m: ModelConfig, options: dict[str, Any]) -> Any:
-    """The processor; without its part for videos where that alone needs a package that is missing (torchvision)."""
+    """The processor; without its part for videos where that alone is missing, or needs what is (torchvision)."""
     try:
         return AutoProcessor.from_pretrained(m.path, **options)
-    except ImportError:
+    except (ImportError, OSError):
         kind = PROCESSOR_MAPPING[_config_type(m)]
         if "video_processor" not in kind.get_attributes():
             raise
