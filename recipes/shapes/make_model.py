@@ -37,7 +37,7 @@ CHAT = (
 SPECIAL = ["<pad>", "<eos>", "<image>", "<|system|>", "<|user|>", "<|assistant|>", "<think>", "</think>"]
 SEEN = ("nothing", *COLOURS, "dot")
 """What a patch may hold."""
-BATCH = 64
+BATCH = 32
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -73,9 +73,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 def make_processor() -> LlavaProcessor:
     images = CLIPImageProcessorPil(
-        do_resize=False, do_center_crop=False, image_mean=[0.5] * 3, image_std=[0.5] * 3,
-        size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE},
-    )  # fmt: skip
+        size={"height": SIDE, "width": SIDE}, do_center_crop=False, image_mean=[0.5] * 3, image_std=[0.5] * 3
+    )
     return LlavaProcessor(
         images, make_tokenizer(), patch_size=PATCH, vision_feature_select_strategy="default",
         num_additional_image_tokens=1, chat_template=CHAT,
@@ -87,7 +86,7 @@ def make_model(processor: LlavaProcessor) -> LlavaForConditionalGeneration:
     ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
     text = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
-        num_key_value_heads=6, max_position_embeddings=512, tie_word_embeddings=True, **ids,
+        num_key_value_heads=6, max_position_embeddings=512, tie_word_embeddings=True, initializer_range=0.07, **ids,
     )  # fmt: skip
     vision = CLIPVisionConfig(
         hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4, image_size=SIDE,
@@ -171,7 +170,7 @@ def patches_of(problems: list[Problem], tokenizer: PreTrainedTokenizerFast) -> t
     for i, p in enumerate(problems):
         for (x, y), words, corners in p.seen:
             at = y // PATCH * row + x // PATCH
-            ids = tokenizer(words, add_special_tokens=False)["input_ids"]
+            ids = tokenizer.convert_tokens_to_ids(["Ġ" + word for word in words.split()])
             told[i, at] = torch.tensor(ids + [-1] * (5 - len(ids)))
             box[i, at] = torch.tensor(corners) / SIDE
     return told, box
@@ -190,7 +189,7 @@ def warm_up(model: LlavaForConditionalGeneration, processor: LlavaProcessor, ste
     optimise(model.parameters(), 1e-3, steps, losses(), "warm-up")
 
 
-def make(folder: Path, seeing: int = 1000, steps: int = 600) -> None:
+def make(folder: Path, seeing: int = 1500, steps: int = 1000) -> None:
     processor = make_processor()
     model = make_model(processor)
     learn_to_see(model, processor, seeing)
