@@ -230,10 +230,12 @@ def test_rows_that_share_an_id_are_named():
     assert made([{"question": "a", "id": None}, {"question": "b", "id": "z"}])[0][0].id == "1"
 
 
-def test_parts_of_a_message_may_be_bare_texts():
+def test_parts_of_a_message_may_be_bare_texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (4, 4)).save("a.png")
     question = only([{"prompt": [{"role": "user", "content": ["What is", {"type": "image", "image": "a.png"}]}]}])
     parts = question.phrasings[0][0]["content"]
-    assert parts == [{"type": "text", "text": "What is"}, {"type": "image", "image": "a.png"}]
+    assert parts == [{"type": "text", "text": "What is"}, {"type": "image"}]
 
 
 def test_system_prompt_examples_and_template_make_chat_turns():

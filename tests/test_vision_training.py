@@ -116,7 +116,7 @@ def test_the_command_trains_on_files(family, tmp_path):
     data = [dict(row, image=Path(row["image"]).name) if "image" in row else row for row in rows(tmp_path)]
     data = [row for row in data if "images" not in row]
     (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, data)))
-    config = settings(tmp_path / "run", model={"path": str(tmp_path / "model")}, rewards=["math"],
+    config = settings(tmp_path / "run", model={"path": str(tmp_path / "model")},
                       data={"train": str(tmp_path / "data.jsonl")})  # fmt: skip
     (tmp_path / "config.yaml").write_text(json.dumps(config | {"rewards": ["math"]}))
     result = CliRunner().invoke(app, ["train", str(tmp_path / "config.yaml"), "--dry-run"])

@@ -100,7 +100,11 @@ def pictures(value: Any, folder: Path, limits: Limits) -> tuple[Picture, ...]:
         return ()
     if isinstance(value, str) and not value.strip():
         return ()
-    parts = value if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview) else [value]
+    parts = (
+        value
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
+        else [value]
+    )
     found = []
     for number, part in enumerate(parts, start=1):
         try:

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
 from branchwise.policy.attention import PLAIN
+from branchwise.policy.sharing import backbone_of
 from branchwise.rollout.cache import admits_gaps, bytes_per_token, is_recurrent, joined, new_cache, reorder, repeated
 from branchwise.tree import Images
 
@@ -53,8 +54,10 @@ class Decoder:
                 f"model.path: {model.config.model_type!r} decodes without a cache, so nothing can be shared"
             )
         self.cache_name = cache_names[0]
-        if model.config._attn_implementation == "sdpa":
-            model.set_attn_implementation(PLAIN)
+        backbone: Any = backbone_of(model)
+        # the backbone's own: a policy that samples for itself keeps the attention that shares prefixes
+        if backbone.config._attn_implementation == "sdpa":
+            backbone.set_attn_implementation(PLAIN)
         self.accepted = names.keys()
         config = model.config.get_text_config(decoder=True)
         learned = getattr(config, "rope_parameters", None) is None
