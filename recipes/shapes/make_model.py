@@ -13,7 +13,7 @@ from typing import Any
 
 import make_data
 import torch
-from scenes import COLOURS, SIDE, Problem, problem
+from scenes import SIDE, Problem, problem
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,6 +28,7 @@ from transformers import (
 )
 
 PATCH = 16
+"""Pixels along a patch's side: 16 patches a picture."""
 CHAT = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' }}"
     "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}"
@@ -35,8 +36,6 @@ CHAT = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|><think>' }}{% endif %}"
 )
 SPECIAL = ["<pad>", "<eos>", "<image>", "<|system|>", "<|user|>", "<|assistant|>", "<think>", "</think>"]
-SEEN = ("nothing", *COLOURS, "dot")
-"""What a patch may hold."""
 BATCH = 32
 
 
