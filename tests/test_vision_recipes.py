@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import vision_families
 from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
 from typer.testing import CliRunner
 
 from branchwise.cli import app
@@ -119,7 +120,7 @@ def shapes():
 
     yield make_data
     sys.path.remove(str(SHAPES))
-    for name in ("make_data", "scenes"):
+    for name in ("make_data", "make_model", "scenes"):
         sys.modules.pop(name, None)
 
 
@@ -172,6 +173,37 @@ def test_a_picture_shows_what_its_problem_says(shapes):
             red, green, blue = image.getpixel((x, y))
             names = {(214, 40, 40): "red", (40, 150, 70): "green", (40, 80, 210): "blue", (245, 150, 20): "orange"}
             assert names[red, green, blue] == shape.colour
+
+
+def test_the_model_loads_with_its_processor_and_takes_the_data(shapes, drawn, tmp_path, monkeypatch):
+    import make_model
+
+    monkeypatch.chdir(ROOT)
+    make_model.make(tmp_path, seeing=1, steps=1)
+    assert 2e6 < AutoModelForImageTextToText.from_pretrained(tmp_path).num_parameters() < 6e6
+    tokenizer = AutoProcessor.from_pretrained(tmp_path).tokenizer
+    for p in shapes.held_out():  # a word or number is a token
+        assert tokenizer.decode(tokenizer(p.response)["input_ids"]) == p.response
+        assert len(tokenizer(p.thought)["input_ids"]) <= 13
+    data = [f"data.train={drawn / 'train.jsonl'}", f"data.eval={drawn / 'heldout.jsonl'}"]
+    recipe = str(SHAPES / "ta-grpo-ma.yaml")
+    result = CliRunner().invoke(app, ["train", recipe, "--dry-run", f"model.path={tmp_path}", *data])
+    assert result.exit_code == 0 and "400 of 400 rows usable" in result.output, result.output
+
+
+def test_what_patches_learn_to_tell(shapes):
+    """A red square around (20, 30), in the second patch of the second row of four."""
+    import make_model
+    import scenes
+
+    tokenizer = make_model.make_tokenizer()
+    square = scenes.Shape("red", "square", (14, 24, 26, 36))
+    drawn = scenes.Problem("count", (square,), (), ("red",), square.seen, "1")
+    told, box = make_model.patches_of([drawn], tokenizer)
+    assert tokenizer.convert_ids_to_tokens(told[0, 5].tolist()) == ["Ġred", "Ġsquare", "Ġx20", "Ġy30", "Ġw12"]
+    assert (box[0, 5] * 64).tolist() == [14, 24, 26, 36]
+    others = [i for i in range(16) if i != 5]
+    assert set(told[0, others, 0].tolist()) == {tokenizer.convert_tokens_to_ids(".")} and not box[0, others].any()
 
 
 @pytest.mark.parametrize("method", ["grpo", "grpo-ma", "ta-grpo-ma"])
