@@ -138,9 +138,9 @@ def test_no_picture_is_both_held_out_and_trained_on(shapes):
     assert len(held_out) == shapes.HELD_OUT and not any(p.shapes in held_out for p in drawn)
 
 
-def test_pictures_and_questions_load_with_their_rephrasings(drawn):
+def test_pictures_and_questions_load_with_their_rephrasings(shapes, drawn):
     found, report = questions(load_rows(Source(path=str(drawn / "train.jsonl"))), DataConfig(), rephrasings=3)
-    assert report.usable == 640 and not report.rejected and all(len(q.phrasings) == 4 for q in found)
+    assert report.usable == shapes.TRAIN and not report.rejected and all(len(q.phrasings) == 4 for q in found)
     assert {q.images[0].size for q in found} == {(64, 64)}
     assert {part["type"] for q in found for prompt in q.phrasings for part in prompt[-1]["content"]} == {
         "image",

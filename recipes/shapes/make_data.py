@@ -12,7 +12,7 @@ from typing import Any
 from scenes import SIDE, Problem, problem
 
 FOLDER = Path(__file__).parent / "data"
-TRAIN, HELD_OUT = 640, 400
+TRAIN, HELD_OUT = 1920, 400
 SEEDS = {"train": 1, "heldout": 2, "warm-up": 3}
 
 
