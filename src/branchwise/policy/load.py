@@ -143,7 +143,7 @@ def _has_images(m: ModelConfig) -> bool:
 
 
 def _load_processor(m: ModelConfig, options: dict[str, Any]) -> Any:
-    """The processor; without its part for videos where that alone needs a package that is missing (torchvision)."""
+    """The processor; without its part for videos where that alone is missing, or needs what is (torchvision)."""
     try:
         return AutoProcessor.from_pretrained(m.path, **options)
     except (ImportError, OSError):
