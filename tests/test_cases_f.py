@@ -5,6 +5,7 @@ import json
 import pytest
 from byte_tokenizer import byte_tokenizer
 from conftest import SHARED
+from PIL import Image
 
 from branchwise.config import DataConfig, Source, load_config
 from branchwise.data import DataError, Renderer, load_questions, load_rows, questions
@@ -58,9 +59,13 @@ def f04(tmp_path, given, expected):
 
 
 def f05(tmp_path, given, expected):
+    image = tmp_path / given["message_content"][1]["image"]
+    Image.new("RGB", (32, 32)).save(image)
+    given["message_content"][1]["image"] = str(image)
     table = load_rows([{"prompt": [{"role": "user", "content": given["message_content"]}]}])
     ((question,), _) = questions(table, DataConfig())
-    assert question.phrasings[0][0]["content"] == [{"type": "text", "text": "q"}, {"type": "image", "image": "a.png"}]
+    assert question.phrasings[0][0]["content"] == [{"type": "text", "text": "q"}, {"type": "image"}]
+    assert [picture.source.name for picture in question.images] == ["a.png"]
 
 
 CHECKS = {"F01": f01, "F02": f02, "F04": f04, "F05": f05}

@@ -186,10 +186,10 @@ def test_broken_images_are_reported_with_their_rows(tmp_path):
     found, report = made("d.jsonl", tmp_path)
     assert [q.id for q in found] == ["1"] and report.usable == 1
     assert f"{tmp_path / 'd.jsonl'}: 1 of 3 rows usable" in str(report)
-    assert "row 2: its image: it cannot be decoded" in str(report)
-    assert f"row 3: its image: no file {tmp_path / 'no.png'}" in str(report)
+    assert "line 2: its image: it cannot be decoded" in str(report)
+    assert f"line 3: its image: no file {tmp_path / 'no.png'}" in str(report)
     (tmp_path / "d.jsonl").write_text(json.dumps(rows[1]))
-    with pytest.raises(DataError, match=r"no usable row(.|\n)*row 1: its image"):
+    with pytest.raises(DataError, match=r"no usable row(.|\n)*line 1: its image"):
         made("d.jsonl", tmp_path)
 
 

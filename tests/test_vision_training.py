@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,10 @@ def test_the_command_trains_on_files(family, tmp_path):
     (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, data)))
     config = settings(tmp_path / "run", model={"path": str(tmp_path / "model")},
                       data={"train": str(tmp_path / "data.jsonl")})  # fmt: skip
-    (tmp_path / "config.yaml").write_text(json.dumps(config | {"rewards": ["math"]}))
+    (tmp_path / "length.py").write_text(
+        "def score(completion_ids, **_):\n    return [len(ids) for ids in completion_ids]\n"
+    )
+    (tmp_path / "config.yaml").write_text(json.dumps(config | {"rewards": [f"{tmp_path}/length.py:score"]}))
     result = CliRunner().invoke(app, ["train", str(tmp_path / "config.yaml"), "--dry-run"])
     assert result.exit_code == 0 and "3 of 3 rows usable" in result.output
     result = CliRunner().invoke(app, ["train", str(tmp_path / "config.yaml")])
@@ -131,8 +135,9 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path):
     train = settings(tmp_path)["train"] | {"save_every": 1}
     whole = trainer_of("llava", tmp_path, train=train | {"output_dir": str(tmp_path / "whole")})
     whole.train()
+    shutil.copytree(tmp_path / "whole", tmp_path / "resumed")
     resumed = trainer_of("llava", tmp_path, train=train | {"output_dir": str(tmp_path / "resumed")})
-    resumed.train(tmp_path / "whole" / "checkpoints" / "000001")
+    resumed.train(tmp_path / "resumed" / "checkpoints" / "000001")
     for p, q in zip(whole.policy.model.parameters(), resumed.policy.model.parameters(), strict=True):
         assert torch.equal(p, q)
 

@@ -56,6 +56,7 @@ def fast_tokenizer(place):
     for name, token in TOKENS.items():
         setattr(fast, name, token)
         setattr(fast, f"{name}_id", fast.convert_tokens_to_ids(token))
+    fast._set_model_specific_special_tokens(TOKENS)  # saved by name, as published tokenizers have them
     return fast
 
 
