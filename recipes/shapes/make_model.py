@@ -13,7 +13,7 @@ from typing import Any
 
 import make_data
 import torch
-from scenes import SIDE, Problem, problem
+from scenes import SIDE, Problem, guess, problem
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional
@@ -175,24 +175,28 @@ def patches_of(problems: list[Problem], tokenizer: PreTrainedTokenizerFast) -> t
     return told, box
 
 
-def warm_up(model: LlavaForConditionalGeneration, processor: LlavaProcessor, steps: int) -> None:
-    """Supervised training on questions and right responses."""
+def warm_up(
+    model: LlavaForConditionalGeneration, processor: LlavaProcessor, steps: int, rate: float, guesses: float = 0.0
+) -> None:
+    """Supervised training on questions and right responses, or on guesses for such a share of them."""
     random, problems = Random(0), make_data.warm_up()
 
     def losses() -> Iterator[Tensor]:
         while True:
             with torch.autocast("cpu", torch.bfloat16):
-                loss = model(**batch_of(list(islice(problems, BATCH)), processor, random)).loss
+                drawn = [guess(p, random) if random.random() < guesses else p for p in islice(problems, BATCH)]
+                loss = model(**batch_of(drawn, processor, random)).loss
             yield loss
 
-    optimise(model.parameters(), 1e-3, steps, losses(), "warm-up")
+    optimise(model.parameters(), rate, steps, losses(), "warm-up")
 
 
 def make(folder: Path, seeing: int = 1500, steps: int = 1000) -> None:
     processor = make_processor()
     model = make_model(processor)
     learn_to_see(model, processor, seeing)
-    warm_up(model, processor, steps)
+    warm_up(model, processor, steps, 1e-3)
+    warm_up(model, processor, steps // 10 or 1, 3e-4, guesses=0.6)  # what training has to rid it of
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
 

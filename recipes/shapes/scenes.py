@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -127,9 +127,14 @@ class Problem:
         return image
 
 
-def problem(random: Random) -> Problem:
-    """Draw a task, a picture for it and its answer."""
-    return _MAKERS[random.choice(TASKS)](random)
+def problem(random: Random, task: str | None = None) -> Problem:
+    """Draw a task unless it is given, a picture for it and its answer."""
+    return _MAKERS[task or random.choice(TASKS)](random)
+
+
+def guess(p: Problem, random: Random) -> Problem:
+    """The problem as one answers it in haste: without a look, as if it were another of its task."""
+    return replace(p, thought=" a guess", answer=problem(random, p.task).answer)
 
 
 def _shapes(random: Random, count: int) -> list[Shape]:

@@ -11,7 +11,7 @@ from branchwise.rewards.mathematics.extraction import last_tagged
 
 
 def short_answer(answers: list[str], answer: list[str | list[str]], **_: Any) -> list[float]:
-    """ANLS (arXiv 1905.13648, equation 2): 1 − edit distance / length to the nearest reference, 0 below one half."""
+    """ANLS (arXiv 1905.13648): 1 − edit distance / length to the nearest reference, 0 below one half."""
     given = [_plain(last_tagged(text) or text) for text in answers]
     references = [[reference] if isinstance(reference, str) else reference for reference in answer]
     near = [max(_likeness(text, _plain(one)) for one in some) for text, some in zip(given, references)]
