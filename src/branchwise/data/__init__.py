@@ -2,7 +2,8 @@
 
 from branchwise.data.load import DataError, Rows, load_rows
 from branchwise.data.prompt import Renderer
-from branchwise.data.questions import Report, fitting, load_questions, questions
+from branchwise.data.questions import fitting, load_questions, questions
+from branchwise.data.report import Report
 from branchwise.data.stream import Stream
 
 __all__ = ["DataError", "Renderer", "Report", "Rows", "Stream", "fitting", "load_questions", "load_rows", "questions"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from branchwise.config import DataConfig, Source
@@ -15,58 +16,12 @@ from branchwise.data.images import ImageError, Limits
 from branchwise.data.load import DataError, Rows, load_rows
 from branchwise.data.placing import placed, resized, row_pictures
 from branchwise.data.prompt import PromptError, Renderer
+from branchwise.data.report import Report, check_lost
 from branchwise.errors import nearest
 from branchwise.tree import Prompt, Question
 
 QUESTIONS = ("prompt", "question", "problem")
 ANSWERS = ("answer", "solution", "ground_truth")
-SHOWN = 20
-"""Rows that a report lists one by one; of the others it gives counts by reason."""
-
-
-@dataclass(slots=True)
-class Report:
-    """What became of the rows: nothing is left out uncounted."""
-
-    name: str
-    rows: int = 0
-    usable: int = 0
-    unit: str = "row"
-    """What numbers count: rows, or a file's lines."""
-    rejected: list[tuple[int, str]] = field(default_factory=list)
-    """Number of the row, and why it is not used."""
-    numbers: dict[str, int] = field(default_factory=dict)
-    """Of the questions' rows, by the questions' ids."""
-    rephrasings: int = 0
-    """Rephrasings that joined their questions."""
-    left_out: Counter[str] = field(default_factory=Counter)
-    """Rephrasings left out, by reason."""
-    repeated_ids: str | None = None
-    """Which rows share an id, for one; questions then go by their rows' numbers."""
-
-    @property
-    def lost(self) -> float:
-        """Share of the rows that cannot be used."""
-        return (self.rows - self.usable) / self.rows if self.rows else 0.0
-
-    def reject(self, question: Question, reason: str) -> None:
-        """Count a question that was usable so far as one that is not."""
-        self.usable -= 1
-        self.rejected.append((self.numbers.get(question.id, 0), reason))
-
-    def __str__(self) -> str:
-        lines = [f"{self.name}: {self.usable} of {self.rows} rows usable"]
-        lines += [f"  {self.unit} {number}: {reason}" for number, reason in sorted(self.rejected)[:SHOWN]]
-        if len(self.rejected) > SHOWN:
-            lines.append(f"  and {len(self.rejected) - SHOWN} more; in all:")
-            counts = Counter(re.sub(r"\d+", "…", reason) for _, reason in self.rejected)
-            lines += [f"    {count} × {reason}" for reason, count in counts.most_common(SHOWN)]
-        if self.repeated_ids:
-            lines.append(f"  {self.repeated_ids}: ids are not unique, so questions go by the numbers of their rows")
-        if self.rephrasings or self.left_out:
-            reasons = [f"{count} {reason}" for reason, count in self.left_out.items()]
-            lines.append(f"  {self.rephrasings} usable rephrasings; left out: {', '.join(reasons) or 'none'}")
-        return "\n".join(lines)
 
 
 def load_questions(
@@ -81,22 +36,6 @@ def load_questions(
     fit = fitting(found, renderer, report)
     check_lost(report, data.max_dropped)
     return fit, report
-
-
-def check_lost(report: Report, most: float) -> None:
-    """Refuse data of which more than this share of the rows cannot be used.
-
-    Raises:
-        DataError: too many rows are lost; it holds the report.
-    """
-    if report.lost > most:
-        lost = len(report.rejected)
-        enough = math.ceil(1e4 * report.lost) / 1e4
-        raise DataError(
-            f"data.max_dropped: {most:g} of the rows may be left out, but {lost} of {report.rows} "
-            f"({report.lost:.2%}) cannot be used; mend them, or set data.max_dropped: {enough:g} to go on with the "
-            f"{report.usable} others. {report}"
-        )
 
 
 def questions(table: Rows, data: DataConfig, rephrasings: int = 0) -> tuple[list[Question], Report]:
@@ -120,52 +59,29 @@ def questions(table: Rows, data: DataConfig, rephrasings: int = 0) -> tuple[list
     Raises:
         DataError: no question column, an unknown column in the template, no rephrasings though N > 0, or no usable row.
     """
-    columns = table.columns
-    key = next((name for name in QUESTIONS if name in columns), None)
     report = Report(table.name, rows=len(table.rows) + len(table.unreadable), unit=table.unit)
     report.rejected += table.unreadable.items()
     if not report.rows:
         raise DataError(f"{table.name}: no rows")
     if not table.rows:
         raise DataError(f"no usable row. {report}")
-    if key is None:
-        raise DataError(
-            f"{table.name}: no column {' or '.join(QUESTIONS)}; the columns found are {', '.join(columns)}"
-            f"{nearest(QUESTIONS, columns)}"
-        )
-    if rephrasings and "rephrasings" not in columns:
-        raise DataError(
-            f"{table.name}: tree.rephrasings is {rephrasings}, but there is no column rephrasings; "
-            f"the columns found are {', '.join(columns)}{nearest('rephrasings', columns)}. Add it, or set "
-            "tree.rephrasings: 0"
-        )
-    if data.image_column not in (None, *columns):
-        raise DataError(
-            f"data.image_column: {data.image_column!r} is no column of {table.name}; "
-            f"the columns found are {', '.join(columns)}"
-        )
+    key, columns = _question_column(table, data, rephrasings), table.columns
     answered = any(_reference(row) is not None for row in table.rows)
     template = Template(data.template, [*columns, "answer"] if answered else columns, table.name)
-    limits = Limits(data.min_pixels, data.max_pixels, data.image_urls)
     found = {}
     for number, raw in table.numbered():
         row = with_answer(raw)
         text = question_text(row.get(key))
         reason = _unusable(row, key, text, answered, template)
-        if reason is None:
-            try:
-                shown = row_pictures(row, row[key], table.folder, limits, data.image_column)
-                columns_of_row = resized(row, shown, data.boxes) if shown else row
-                wordings = [text, *_wordings(row, text, rephrasings, report, f"{table.name}, {table.unit} {number}")]
-                prompts = [build_prompt(row, key, wording, template, data) for wording in wordings]
-                prompts = list(_with_images(prompts, len(shown), report))
-            except ImageError as error:
-                reason = str(error)
+        try:
+            if reason is None:
+                more = _wordings(row, text, rephrasings, report, f"{table.name}, {table.unit} {number}")
+                made = _made(row, key, chain([text], more), template, data, table.folder, report)
+                found[number] = replace(made, id=str(number if row.get("id") is None else row["id"]))
+        except ImageError as error:
+            reason = str(error)
         if reason is not None:
             report.rejected.append((number, reason))
-            continue
-        id = str(number if row.get("id") is None else row["id"])
-        found[number] = Question(id, tuple(prompts), columns_of_row, shown)
     if not found:
         raise DataError(f"no usable row. {report}")
     report.usable = len(found)
@@ -177,6 +93,49 @@ def questions(table: Rows, data: DataConfig, rephrasings: int = 0) -> tuple[list
         questions = [replace(question, id=str(number)) for number, question in found.items()]
     report.numbers = {question.id: number for number, question in zip(found, questions)}
     return questions, report
+
+
+def _question_column(table: Rows, data: DataConfig, rephrasings: int) -> str:
+    """The column that holds the questions.
+
+    Raises:
+        DataError: it, or another that is needed, is missing.
+    """
+    columns = table.columns
+    key = next((name for name in QUESTIONS if name in columns), None)
+    known = f"the columns found are {', '.join(columns)}"
+    if key is None:
+        raise DataError(f"{table.name}: no column {' or '.join(QUESTIONS)}; {known}{nearest(QUESTIONS, columns)}")
+    if rephrasings and "rephrasings" not in columns:
+        raise DataError(
+            f"{table.name}: tree.rephrasings is {rephrasings}, but there is no column rephrasings; "
+            f"{known}{nearest('rephrasings', columns)}. Add it, or set tree.rephrasings: 0"
+        )
+    if data.image_column not in (None, *columns):
+        raise DataError(f"data.image_column: {data.image_column!r} is no column of {table.name}; {known}")
+    return key
+
+
+def _made(
+    row: dict[str, Any],
+    key: str,
+    wordings: Iterable[str],
+    template: Template,
+    data: DataConfig,
+    folder: Path,
+    report: Report,
+) -> Question:
+    """A row's question, with its images, without an id.
+
+    Raises:
+        ImageError: an image cannot be used, or the original has other places for images than images.
+    """
+    shown = row_pictures(
+        row, row[key], folder, Limits(data.min_pixels, data.max_pixels, data.image_urls), data.image_column
+    )
+    prompts = [build_prompt(row, key, wording, template, data) for wording in wordings]
+    prompts = list(_with_images(prompts, len(shown), report))
+    return Question("", tuple(prompts), resized(row, shown, data.boxes) if shown else row, shown)
 
 
 def fitting(found: list[Question], renderer: Renderer, report: Report) -> list[Question]:
