@@ -19,6 +19,8 @@ from transformers import (
 )
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING
 
+from branchwise.algorithm.credit import Credit
+from branchwise.policy.pack import build_packs
 from branchwise.rollout.cache import RoomyLayer, new_cache
 from branchwise.rollout.engine import Limb, Sampling
 from branchwise.rollout.forking import Growth
@@ -415,3 +417,29 @@ def test_rows_stay_within_the_memory_for_keys_and_values(monkeypatch):
     sampled.kv_bytes /= 3
     with pytest.raises(ValueError, match=r"sampling.kv_memory_gb: .* holds 1 sequences"):
         sampled.grow(limbs(trees, thoughts=3, answers=2), SAMPLING)
+
+
+def test_the_ids_that_were_drawn_are_the_ids_that_are_trained():
+    """Case B15: a and b drawn one after the other, though decoded and encoded again they are the one token ab."""
+    tokenizer = tiny.tokenizer()
+    tokenizer.add_tokens(["ab"])
+    prompt, a, b, ab = (tokenizer.convert_tokens_to_ids(text) for text in ("7", "a", "b", "ab"))
+    assert tokenizer("ab", add_special_tokens=False)["input_ids"] == [ab]
+    model = tiny.llama(vocabulary=VOCABULARY + 1, hidden_size=64).eval()
+    with torch.no_grad():  # the next token depends on the last alone: 7, a, b, the end
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.model.embed_tokens.weight.copy_(torch.eye(VOCABULARY + 1, 64))
+        model.lm_head.weight.zero_()
+        for last, following in ((prompt, a), (a, b), (b, EOS)):
+            model.lm_head.weight[following, last] = 9.0
+    for most, drawn in ((5, [a, b, EOS]), (2, [a, b])):
+        t = tree(0, [prompt])
+        sampling = Sampling(seed=0, marker=None, max_thought_tokens=most - 1, max_answer_tokens=1)
+        engine(model, tokenizer=tokenizer).grow([Limb(t, 0, 1, 0)], sampling)
+        node = t.nodes[1]
+        assert node.ids_T.tolist() == drawn and len(node.logprobs_T) == len(drawn)
+        credit = Credit([0.0, 1.0], np.array([0.0, 1.0]), np.array([-1, 0]), np.zeros(2, np.int64), {0: 0})
+        (pack,) = build_packs([t], [credit], budget=100, device="cpu", prune=True)
+        assert pack.target_S.tolist() == drawn and len(pack.scored.sampler_S) == len(drawn)

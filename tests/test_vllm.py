@@ -1,10 +1,12 @@
 """The real vLLM in process: the policy's weights, its log-probs, its markers."""
 
+import json
 import logging
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import short_runs
 import tiny
 import torch
 import vllm_cases as cases
@@ -232,8 +234,6 @@ def test_a_merge_that_rounds_the_update_away_is_told(engine, caplog):
 
 @pytest.mark.parametrize("settings", [{}, {"model": {"lora": {"r": 4}, "dtype": "float32"}}], ids=["full", "lora"])
 def test_the_trainer_samples_from_its_own_policy(tmp_path, settings, monkeypatch):
-    import json
-
     tiny.llama(**cases.SHAPE).save_pretrained(tmp_path / "m")
     tiny.tokenizer(tiny.CHAT).save_pretrained(tmp_path / "m")
     rows = [{"question": f"{a}+{b}=?", "answer": str(a + b)} for a, b in ((1, 2), (3, 4), (2, 2), (5, 1))]
@@ -255,3 +255,36 @@ def test_the_trainer_samples_from_its_own_policy(tmp_path, settings, monkeypatch
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert summary["updates"] == 4 and all(line["max/mismatch"] < 1e-3 for line in lines)
     assert all(0 <= line["mismatch_kl"] < 1e-6 for line in lines)
+
+
+def test_a_run_ended_and_resumed_on_vllm_is_the_run_in_one_go(tmp_path):
+    """To the bound of its log-probs; tokens are the same, since every request has a seed of its own."""
+    tiny.llama(**cases.SHAPE).save_pretrained(tmp_path / "m")
+    tiny.tokenizer(tiny.CHAT).save_pretrained(tmp_path / "m")
+
+    def config(folder):
+        c = short_runs.settings(folder, steps=4)
+        c["sampling"] |= {"max_rows": 32, "kv_memory_gb": 0.2}
+        return c | {"engine": {"kind": "vllm", "eager": True}, "data": {"max_prompt_tokens": 64}}
+
+    model = str(tmp_path / "m")
+    short_runs.Trainer(
+        model, [short_runs.likes_a], short_runs.ROWS, short_runs.ROWS[:3], config=config(tmp_path / "whole")
+    ).train()
+    short_runs.ended(model, config(tmp_path / "resumed"), 2)
+    short_runs.Trainer(
+        model, [short_runs.likes_a], short_runs.ROWS, short_runs.ROWS[:3], config=config(tmp_path / "resumed")
+    ).train(True)
+    (metrics, trees, weights), (resumed, regrown, again) = (
+        short_runs.contents(tmp_path / name) for name in ("whole", "resumed")
+    )
+    assert [line["step"] for line in resumed] == [line["step"] for line in metrics]
+    assert regrown.keys() == trees.keys()
+    for name, text in trees.items():
+        assert _drawn(regrown[name]) == _drawn(text)
+    for name, weight in weights.items():
+        np.testing.assert_allclose(again[name], weight, atol=1e-3)
+
+
+def _drawn(text):
+    return [[node["ids"] for node in json.loads(line)["nodes"]] for line in text.splitlines()]
