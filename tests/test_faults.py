@@ -228,7 +228,7 @@ def without_staleness(values):
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 1])
 def test_an_engine_that_dies_stops_the_run_and_nothing_is_lost(warm, tmp_path, depth):
-    server = FaultServer(delay=0.1)
+    server = FaultServer(delay=0.4)
     (tmp_path / "whole").mkdir()
     try:
         assert warm.run("train", served(tmp_path / "whole", server, async_depth=depth))[0] == 0
