@@ -14,6 +14,8 @@ from branchwise.rewards.count import count
 from branchwise.rewards.format import format
 from branchwise.rewards.geometry import box_iou, discrete_frechet, hausdorff, resample, rmse
 from branchwise.rewards.length import length
+from branchwise.rewards.mathematics import evaluation
+from branchwise.rewards.mathematics.equality import equal
 from branchwise.rewards.point import point
 from branchwise.rewards.trajectory import trajectory
 
@@ -220,3 +222,11 @@ def test_counts():
     assert count(["There are 5 cars.", "\\boxed{6}", "five", "I see 5 or 6"], [5, "5", 5, 5]) == [1, 0, 1, 0]
     assert count(["4", "12"], [5, 5], partial=True) == [pytest.approx(0.8), 0]
     assert count(["4"], ["many"]) == [None]
+
+
+def test_counts_are_paid_however_long_ago_an_answer_was_graded(monkeypatch):
+    monkeypatch.setattr(evaluation, "SECONDS", 0.02)
+    assert equal("\\frac{2}{4} + x", "x + \\frac{1}{2}")
+    time.sleep(0.03)
+    monkeypatch.undo()
+    assert count(["5"], [5]) == [1]

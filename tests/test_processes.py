@@ -61,7 +61,6 @@ def test_two_processes_end_at_one_step_when_told_to(warm, tmp_path, told):
         time.sleep(0.01)
     for rank in told:
         pair[rank].send(signal.SIGTERM)
-        time.sleep(0.1)
     assert [command.wait() for command in pair] == [143, 143], [command.output for command in pair]
     last = json.loads(lines(tmp_path / "run")[-1])["step"]
     assert 3 <= last < 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from branchwise.rewards.mathematics.evaluation import constant
+from branchwise.rewards.mathematics.evaluation import constant, within_limit
 from branchwise.rewards.mathematics.extraction import final_answer, reference_text
 from branchwise.rewards.mathematics.notation import normalise
 from branchwise.rewards.mathematics.quantity import read_quantity
@@ -38,5 +38,6 @@ def count(
 
 def _whole(text: str) -> int | None:
     quantity = read_quantity(normalise(text)) if len(text) <= 100 else None
-    value = constant(quantity.node) if quantity and not quantity.percent else None
+    with within_limit():
+        value = constant(quantity.node) if quantity and not quantity.percent else None
     return int(value) if value is not None and getattr(value, "denominator", 0) == 1 else None

@@ -23,7 +23,7 @@ import re
 from functools import lru_cache
 
 from branchwise.rewards.mathematics import symbolic
-from branchwise.rewards.mathematics.evaluation import start_clock
+from branchwise.rewards.mathematics.evaluation import within_limit
 from branchwise.rewards.mathematics.formula import letters, read_formula
 from branchwise.rewards.mathematics.notation import compact, normalise
 from branchwise.rewards.mathematics.quantity import read_based, read_number, read_quantity
@@ -50,9 +50,9 @@ def equal(gold: str, given: str) -> bool:
     """Whether an answer equals the reference."""
     if max(len(gold), len(given)) > 4 * LONGEST:
         return gold.strip() == given.strip()
-    start_clock()
     try:
-        return _equal(normalise(gold), normalise(given))
+        with within_limit():
+            return _equal(normalise(gold), normalise(given))
     except RecursionError:  # parts within parts without end
         return False
 

@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -33,9 +34,14 @@ _LOG_BASE = Fraction(71, 29)
 _local = threading.local()
 
 
-def start_clock() -> None:
-    """From now on this thread has `SECONDS` for its comparisons."""
+@contextmanager
+def within_limit() -> Iterator[None]:
+    """This thread has `SECONDS` for what it works out within."""
     _local.deadline = time.monotonic() + SECONDS
+    try:
+        yield
+    finally:
+        del _local.deadline
 
 
 def _deadline() -> float:
