@@ -224,9 +224,7 @@ def test_counts():
     assert count(["4"], ["many"]) == [None]
 
 
-def test_counts_are_paid_however_long_ago_an_answer_was_graded(monkeypatch):
-    monkeypatch.setattr(evaluation, "SECONDS", 0.02)
+def test_counts_are_paid_however_long_ago_an_answer_was_graded():
     assert equal("\\frac{2}{4} + x", "x + \\frac{1}{2}")
-    time.sleep(0.03)
-    monkeypatch.undo()
+    time.sleep(evaluation.SECONDS + 0.05)
     assert count(["5"], [5]) == [1]
