@@ -68,6 +68,12 @@ def test_too_little_room_is_seen_before_writing(model, tmp_path, capsys, monkeyp
     assert with_state(tmp_path) == [1, 3] and summary["failed_saves"] == 1
 
 
+def test_without_any_checkpoint_that_is_what_is_said(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(checkpoint, "MARGIN", 1 << 60)
+    trainer(model, tmp_path, steps=2).train()
+    assert "make room there; there is none yet" in capsys.readouterr().out
+
+
 def test_what_room_a_checkpoint_needs(model, tmp_path):
     run = trainer(model, tmp_path, steps=2)
     run.train()
