@@ -11,6 +11,7 @@ from short_runs import contents, ended, settings, trainer
 
 from branchwise import ConfigError, Trainer
 from branchwise.errors import WorkStopped
+from branchwise.export.source import find_checkpoint
 from branchwise.train import checkpoint
 from branchwise.train.checkpoint import STATE, newest_whole
 
@@ -67,6 +68,12 @@ def test_too_little_room_is_seen_before_writing(model, tmp_path, capsys, monkeyp
     assert with_state(tmp_path) == [1, 3] and summary["failed_saves"] == 1
 
 
+def test_without_any_checkpoint_that_is_what_is_said(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(checkpoint, "MARGIN", 1 << 60)
+    trainer(model, tmp_path, steps=2).train()
+    assert "make room there; there is none yet" in capsys.readouterr().out
+
+
 def test_what_room_a_checkpoint_needs(model, tmp_path):
     run = trainer(model, tmp_path, steps=2)
     run.train()
@@ -97,10 +104,36 @@ def test_must_names_the_damaged_ones(model, tmp_path):
 
 def test_what_is_no_checkpoint_of_the_run_is_refused(model, tmp_path):
     ended(model, tmp_path / "a", 2)
-    with pytest.raises(ConfigError, match=r"train.resume: alwyas is damaged: manifest.json: No such file"):
+    with pytest.raises(ConfigError, match=r"train.resume: alwyas: no such folder; name a checkpoint, or set never"):
         trainer(model, tmp_path / "a", resume="alwyas").train()
+    trainer(model, tmp_path / "a", keep_checkpoints=1).train(True)
+    with pytest.raises(ConfigError, match=r"000002 holds no state to go on from \(train.keep_checkpoints"):
+        trainer(model, tmp_path / "a").train(tmp_path / "a" / "checkpoints" / "000002")
+    ended(model, tmp_path / "a", 2)
     with pytest.raises(ConfigError, match=r"train.resume: .*000002 is another run's; set train.output_dir"):
         trainer(model, tmp_path / "b").train(tmp_path / "a" / "checkpoints" / "000002")
+
+
+def test_other_data_is_refused(model, tmp_path):
+    ended(model, tmp_path, 2)
+    for rows in (ROWS[:-1], ROWS[::-1], [{**ROWS[0], "answer": "9"}, *ROWS[1:]]):
+        with pytest.raises(ConfigError, match=r"data.train: the questions, .* are not those that the run had"):
+            Trainer(model, [likes_a], rows, ROWS[:3], config=settings(tmp_path)).train(True)
+
+
+def test_a_run_that_has_no_steps_left_is_refused(model, tmp_path):
+    trainer(model, tmp_path, schedule="constant").train()
+    with pytest.raises(ConfigError, match=r"train.steps: 4, but the run has gone on to step 4 already; set it higher"):
+        trainer(model, tmp_path, schedule="constant", steps=4).train(True)
+
+
+def test_a_finished_run_that_goes_on_has_no_final_model_yet(model, tmp_path, capsys):
+    trainer(model, tmp_path, schedule="constant", steps=3).train()
+    ended(model, tmp_path, 5, resume=True, schedule="constant", steps=6)
+    assert "was of step 3, and the run goes on to step 6; it is now model-000003" in capsys.readouterr().out
+    assert not (tmp_path / "summary.json").exists()
+    assert find_checkpoint(tmp_path).step == 5
+    assert find_checkpoint(tmp_path / "model-000003").step == 3
 
 
 def test_going_on_from_an_earlier_one_sets_later_ones_aside(model, tmp_path, capsys):

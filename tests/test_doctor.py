@@ -266,7 +266,7 @@ def test_the_command_says_whether_a_run_fits(folder, large, tmp_path):
     assert done.returncode == 1 and not run["fits"] and run["need"] > 1e12 and run["advice"]
     assert sum(p["bytes"] for p in run["parts"] if run["stage"] in p["stages"]) == run["need"]
     done = doctor(file, "model.path=/nowhere")
-    assert done.returncode == 2 and done.stderr.startswith("model.path: cannot load '/nowhere'")
+    assert done.returncode == 2 and done.stderr.startswith("model.path: cannot load '/nowhere': no such folder")
 
 
 def test_without_a_config_the_machine_is_told():

@@ -213,11 +213,12 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(full, tmp_path, how):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command(full, tmp_path):
+def test_the_command(lora, tmp_path):
     program = "import sys; from branchwise.cli import main; main()"
-    command = [sys.executable, "-c", program, "export", str(full[0]), "--to", str(tmp_path / "out")]
+    command = [sys.executable, "-c", program, "export", str(lora[0]), "--to", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith(str(tmp_path / "out")), done.stderr
+    assert done.stderr == ""  # no progress bars or warnings of libraries
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "--force" in done.stderr and "Traceback" not in done.stderr
 

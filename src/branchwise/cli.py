@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
@@ -66,9 +67,7 @@ def train(
     update had a gradient), 130 interrupted and 143 terminated (the state is saved).
     """
     from branchwise.config import load_config
-    from branchwise.train.progress import hush_bars
 
-    hush_bars()
     settings = load_config(config, overrides)
     if dry_run:
         from branchwise.train.dry_run import dry_run as check
@@ -316,9 +315,7 @@ def export(
     `manifest.json` holds the SHA-256 of each file. Exit codes: 0 written, 2 the checkpoint or the target cannot be.
     """
     from branchwise.export.export import export as write
-    from branchwise.train.progress import hush_bars
 
-    hush_bars()
     done = write(
         run, to, adapter=adapter, dtype=dtype.value if dtype else None, force=force,
         say=lambda line: typer.echo(line, err=True),
@@ -340,8 +337,19 @@ def presets(name: Annotated[str | None, typer.Argument(help="Print this one whol
         typer.echo(f"{preset:<12} {first.lstrip('# ')}")
 
 
+def _hush_libraries() -> None:
+    """No progress bars of other libraries where stderr is no terminal, nor what they have to tell each other alone.
+
+    To be called before they are loaded.
+    """
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)  # peft asks for it
+
+
 def main() -> None:
     """Run the command line; known errors are told in a line or two, without a traceback."""
+    _hush_libraries()
     try:
         app()
     except ConfigError as error:  # the data's errors are of this kind, too

@@ -26,8 +26,8 @@ class Checkpoint:
     @property
     def step(self) -> int | None:
         """The step after which it was saved; None where the run does not say."""
-        if self.folder.name.isdigit():
-            return int(self.folder.name)
+        if (number := self.folder.name.removeprefix("model-")).isdigit():
+            return int(number)
         if self.folder.name == "best":
             return (self.history.summary or {}).get("best_step")
         return self.config.train.steps

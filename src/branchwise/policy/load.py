@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from pathlib import Path
 from typing import Any
 
 import peft
@@ -101,7 +102,7 @@ def load_weights(m: ModelConfig, device: torch.device, default: torch.dtype) -> 
         kind = AutoModelForImageTextToText if _has_images(m) else AutoModelForCausalLM
         return kind.from_pretrained(m.path, dtype=dtype, device_map={"": device}, **options)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path: cannot load {m.path!r}: {_first_line(error)}") from error
+        raise ConfigError(f"model.path: cannot load {m.path!r}: {_why(m.path, error)}") from error
 
 
 def load_processing(m: ModelConfig) -> Any:
@@ -117,7 +118,7 @@ def load_processing(m: ModelConfig) -> Any:
         missing = " ".join(str(error).split())
         raise ConfigError(f"model.path: the processor of {m.path!r} needs a package more: {missing}") from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path: no tokenizer at {m.path!r}: {_first_line(error)}") from error
+        raise ConfigError(f"model.path: no tokenizer at {m.path!r}: {_why(m.path, error)}") from error
 
 
 def load_architecture(m: ModelConfig) -> Any:
@@ -129,7 +130,7 @@ def load_architecture(m: ModelConfig) -> Any:
     try:
         return AutoConfig.from_pretrained(m.path, revision=m.revision, trust_remote_code=m.trust_remote_code)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path: cannot load {m.path!r}: {_first_line(error)}") from error
+        raise ConfigError(f"model.path: cannot load {m.path!r}: {_why(m.path, error)}") from error
 
 
 def positions_of(architecture: Any) -> int | None:
@@ -170,7 +171,10 @@ def _freeze_vision(model: Any, peft_config: Any) -> None:
         peft_config.exclude_modules = rf"(?!{re.escape(language)}\.).*"
 
 
-def _first_line(error: Exception) -> str:
+def _why(path: str, error: Exception) -> str:
+    """The first line of a library's error; of what can only be a folder, that it is not there."""
+    if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
+        return "no such folder; name one, or a model of the Hugging Face hub"
     return str(error).partition("\n")[0]
 
 

@@ -54,7 +54,8 @@ def _draw(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> tuple[Ten
 def _check_finite(x_R: Tensor) -> None:
     if not torch.isfinite(x_R).all():
         raise FloatingPointError(
-            "the sampler's logits are not finite: the weights have diverged, or overflow in its dtype"
+            "the sampler's logits are not finite: the weights have diverged (lower train.learning_rate, or go "
+            "on from an earlier checkpoint), or overflow in its dtype (sampling.dtype: float32)"
         )
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ import torch
 
 from branchwise.config import Config, ConfigError, TrainConfig
 from branchwise.config_text import flat
+from branchwise.tree import Question
 
 if TYPE_CHECKING:
     from branchwise.train.ahead import Ahead
@@ -98,6 +99,13 @@ def chosen(checkpoints: Path, wanted: str | Path) -> tuple[Path | None, list[str
             raise ConfigError(f"train.resume: 'must', but {checkpoints} holds no whole checkpoint{told}; set auto")
         return folder, passed_over
     folder = Path(wanted)
+    if not folder.is_dir():
+        raise ConfigError(f"train.resume: {folder}: no such folder; name a checkpoint, or set never, auto or must")
+    if not (folder / MANIFEST).exists() and not (folder / STATE).exists():
+        raise ConfigError(
+            f"train.resume: {folder} holds no state to go on from (train.keep_checkpoints: older ones keep their model "
+            "alone); name another, or auto for the newest whole one"
+        )
     if (wrong := damage(folder)) is not None:
         raise ConfigError(f"train.resume: {folder} is damaged: {wrong}; name another, or auto for the newest whole one")
     if folder.resolve().parent != checkpoints.resolve():
@@ -161,6 +169,7 @@ def state_of(trainer: Trainer, run: Run, ahead: Ahead, step: int, random: dict[s
     return {
         "step": step,
         "config": trainer.config.model_dump(mode="json"),
+        "questions": trainer.fingerprint,
         "weights": {name: p.detach() for name, p in _trained(trainer).items()},
         "optimizer": trainer.optimizer.state_dict(),
         "scheduler": trainer.scheduler.state_dict(),
@@ -173,10 +182,20 @@ def restore(trainer: Trainer, run: Run, ahead: Ahead, state: dict[str, Any]) -> 
     """Put a run where `state_of` found it.
 
     Raises:
-        ConfigError: the config has changed in what the remaining steps depend on.
+        ConfigError: the config or the data have changed in what the remaining steps depend on, or none remains.
     """
     if problems := list(changes(state["config"], trainer.config)):
         raise ConfigError("\n".join(problems))
+    if state["step"] >= trainer.config.train.steps:
+        raise ConfigError(
+            f"train.steps: {trainer.config.train.steps}, but the run has gone on to step {state['step']} already; set "
+            "it higher, or go on from an earlier checkpoint (train.resume)"
+        )
+    if state["questions"] != trainer.fingerprint:
+        raise ConfigError(
+            "data.train: the questions, their order or their rephrasings are not those that the run had; put the "
+            "data back, or start another run (train.output_dir)"
+        )
     if len(state["processes"]) != trainer.world.size:
         raise ConfigError(
             f"train.resume: the run had {len(state['processes'])} processes, now {trainer.world.size}; start as many"
@@ -192,6 +211,16 @@ def restore(trainer: Trainer, run: Run, ahead: Ahead, state: dict[str, Any]) -> 
     _set_random_state(mine["random"])
     run.restore(state["run"])
     trainer.engine.sync(trainer.policy.model)
+
+
+def fingerprint(questions: Sequence[Question]) -> str:
+    """SHA-256 of what is asked and answered, in order: a place in the data means nothing in other data."""
+    digest = hashlib.sha256()
+    for question in questions:
+        pictures = [Path(picture.name).name for picture in question.images]
+        asked = [question.phrasings, question.columns, pictures]
+        digest.update(json.dumps(asked, default=lambda other: type(other).__name__, skipkeys=True).encode())
+    return digest.hexdigest()
 
 
 def changes(before: dict[str, Any], config: Config) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from types import TracebackType
@@ -13,12 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 MISMATCH_SHOWN = 0.05
 """Mean |log π − log μ| from which sampler and policy differ by more than rounding in bfloat16 explains."""
-
-
-def hush_bars() -> None:
-    """Switch other libraries' progress bars off where stderr is no terminal. To be called before they are loaded."""
-    if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 class Display:

@@ -227,7 +227,8 @@ class Run:
         except Exception as caught:  # besides OSError: torch's, safetensors' and pickle's own
             error = str(caught)
         if error:
-            self.display.warn(f"step {step}: no checkpoint could be written: {error}; the last one is {self.saved}")
+            last = f"the last one is {self.saved}" if self.saved else "there is none yet"
+            self.display.warn(f"step {step}: no checkpoint could be written: {error}; {last}")
             return True
         thin_out(folder.parent, self.config.train, self.best and self.best[1])
         return False

@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import re
+import shutil
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -51,6 +52,7 @@ class RunDirectory:
             """What was done to what stood there."""
             if resumed:
                 self._forget_after(resumed)
+                self._reopen(config.train.steps)
             self._write("config.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True))
             self.write_json("versions.json", versions())
             self._log = logging.FileHandler(self.path / "log.txt", mode="a" if resumed else "w", encoding="utf-8")
@@ -68,6 +70,20 @@ class RunDirectory:
         for file in (*(self.path / "trees").glob("*.jsonl"), *(self.path / "not_finite").glob("*.json")):
             if int(re.findall(r"\d+", file.name)[0]) > step:
                 file.unlink()
+
+    def _reopen(self, steps: int) -> None:
+        """A run that was finished goes on: it has no summary yet, and its model is not the final one if it has more
+        steps to go."""
+        (self.path / "summary.json").unlink(missing_ok=True)
+        model, settings = self.path / "model", self.path / "config.yaml"
+        before = yaml.safe_load(settings.read_text(encoding="utf-8"))["train"]["steps"] if settings.exists() else steps
+        if before != steps and model.is_dir():
+            kept = self.path / f"model-{before:06d}"
+            shutil.rmtree(kept, ignore_errors=True)
+            model.rename(kept)
+            self.notes.append(
+                f"{model} was of step {before}, and the run goes on to step {steps}; it is now {kept.name}"
+            )
 
     def sync(self) -> None:
         """Have the metrics on the disk before a checkpoint counts on them; trees are there already."""

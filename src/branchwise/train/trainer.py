@@ -28,7 +28,7 @@ from branchwise.rollout.engine import Engine, Limb
 from branchwise.rollout.make import make_engine
 from branchwise.rollout.memory import kv_memory_gb
 from branchwise.train.ahead import Ahead
-from branchwise.train.checkpoint import random_state
+from branchwise.train.checkpoint import fingerprint, random_state
 from branchwise.train.metrics import Stopwatch
 from branchwise.train.optimizer import make_optimizer
 from branchwise.train.run import Run
@@ -113,6 +113,11 @@ class Trainer:
         """What samples; begun when it is first asked for, since by then the data is known to be sound."""
         p = self.policy
         return make_engine(self.config, p.model, p.processing_class, precision=p.precision, device=p.device)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the training questions."""
+        return fingerprint(self.questions)
 
     def train(self, resume_from_checkpoint: bool | str | Path | None = None) -> dict[str, Any]:
         """Run all steps; write the run directory; return the summary that summary.json holds.
