@@ -56,7 +56,6 @@ def fast_tokenizer(place):
     for name, token in TOKENS.items():
         setattr(fast, name, token)
         setattr(fast, f"{name}_id", fast.convert_tokens_to_ids(token))
-    fast._set_model_specific_special_tokens(TOKENS)  # saved by name, as published tokenizers have them
     return fast
 
 
@@ -97,6 +96,7 @@ def _idefics(family):
 
 def _gemma3():
     fast = fast_tokenizer("<start_of_image>")
+    fast._set_model_specific_special_tokens(TOKENS)  # saved by name, as its published tokenizers have them
     images = Gemma3ImageProcessorPil(size={"height": 16, "width": 16}, image_seq_length=4)
     config = CONFIG_MAPPING["gemma3"](
         text_config=TEXT | {"query_pre_attn_scalar": 8, "sliding_window": 7, "layer_types": MIXED},
