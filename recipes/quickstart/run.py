@@ -15,9 +15,9 @@ sys.path.insert(0, str(HERE))
 
 
 def main(overrides: list[str]) -> None:
-    from branchwise.train.progress import hush_bars
+    from branchwise.cli import hush_libraries
 
-    hush_bars()
+    hush_libraries()
     from smollm2 import unpack
 
     from branchwise import Trainer, load_config

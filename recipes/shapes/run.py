@@ -15,9 +15,9 @@ METHODS = ("grpo", "grpo-ma", "ta-grpo-ma")
 
 
 def main(arguments: list[str]) -> None:
-    from branchwise.train.progress import hush_bars
+    from branchwise.cli import hush_libraries
 
-    hush_bars()
+    hush_libraries()
     import make_data
     import make_model
 

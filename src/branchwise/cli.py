@@ -337,7 +337,7 @@ def presets(name: Annotated[str | None, typer.Argument(help="Print this one whol
         typer.echo(f"{preset:<12} {first.lstrip('# ')}")
 
 
-def _hush_libraries() -> None:
+def hush_libraries() -> None:
     """No progress bars of other libraries where stderr is no terminal, nor what they have to tell each other alone.
 
     To be called before they are loaded.
@@ -349,7 +349,7 @@ def _hush_libraries() -> None:
 
 def main() -> None:
     """Run the command line; known errors are told in a line or two, without a traceback."""
-    _hush_libraries()
+    hush_libraries()
     try:
         app()
     except ConfigError as error:  # the data's errors are of this kind, too
