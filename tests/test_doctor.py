@@ -10,6 +10,7 @@ import peft
 import pytest
 import tiny
 import torch
+import vision_families
 from transformers import LlamaConfig, Qwen3Config, Qwen3ForCausalLM
 
 from branchwise.config import load_config
@@ -64,6 +65,13 @@ def part(e, name):
 
 
 # --- sizes
+
+
+def test_a_model_of_images_has_sizes_too(tmp_path):
+    model, _ = vision_families.build("qwen2_5_vl")
+    model.save_pretrained(tmp_path)
+    a = architecture_of(config(tmp_path).model)
+    assert a.parameters == sum(p.numel() for p in model.parameters()) and a.layers == 3
 
 
 def test_sizes_come_from_the_config_alone(folder, large):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from branchwise.config import ConfigError, ModelConfig
-from branchwise.policy.load import load_architecture
+from branchwise.policy.load import load_architecture, model_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,9 @@ def _intermediate(text: Any) -> int:
 
 
 def _on_meta(config: Any, m: ModelConfig) -> nn.Module:
-    from transformers import AutoModelForCausalLM
-
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=m.trust_remote_code)
+            model = model_class(config).from_config(config, trust_remote_code=m.trust_remote_code)
         model.tie_weights()
         return model
     except (ValueError, RuntimeError, NotImplementedError) as error:

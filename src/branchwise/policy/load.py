@@ -99,8 +99,9 @@ def load_weights(m: ModelConfig, device: torch.device, default: torch.dtype) -> 
         )
     options |= {"revision": m.revision, "trust_remote_code": m.trust_remote_code}
     try:
-        kind = AutoModelForImageTextToText if _has_images(m) else AutoModelForCausalLM
-        return kind.from_pretrained(m.path, dtype=dtype, device_map={"": device}, **options)
+        return model_class(load_architecture(m)).from_pretrained(
+            m.path, dtype=dtype, device_map={"": device}, **options
+        )
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.path: cannot load {m.path!r}: {_why(m.path, error)}") from error
 
@@ -112,8 +113,9 @@ def load_processing(m: ModelConfig) -> Any:
         ConfigError: there is none, or it needs packages that are missing.
     """
     options = {"revision": m.revision, "trust_remote_code": m.trust_remote_code}
+    with_images = _has_images(load_architecture(m))
     try:
-        return _load_processor(m, options) if _has_images(m) else AutoTokenizer.from_pretrained(m.path, **options)
+        return _load_processor(m, options) if with_images else AutoTokenizer.from_pretrained(m.path, **options)
     except ImportError as error:
         missing = " ".join(str(error).split())
         raise ConfigError(f"model.path: the processor of {m.path!r} needs a package more: {missing}") from error
@@ -138,9 +140,14 @@ def positions_of(architecture: Any) -> int | None:
     return getattr(architecture.get_text_config(decoder=True), "max_position_embeddings", None)
 
 
-def _has_images(m: ModelConfig) -> bool:
+def model_class(architecture: Any) -> Any:
+    """What loads a model of this transformers config."""
+    return AutoModelForImageTextToText if _has_images(architecture) else AutoModelForCausalLM
+
+
+def _has_images(architecture: Any) -> bool:
     """Whether the model is known to transformers as one of images and text."""
-    return type(load_architecture(m)) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return type(architecture) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 
 def _load_processor(m: ModelConfig, options: dict[str, Any]) -> Any:
