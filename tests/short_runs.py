@@ -12,6 +12,7 @@ from letters import likes_a
 from safetensors.torch import load_file
 
 from branchwise import Trainer
+from branchwise.train import update
 
 
 def settings(folder, uniform="resample", lora=False, **train):
@@ -33,22 +34,47 @@ def trainer(model, folder, reward=likes_a, **changed):
 
 
 class Ended(Trainer):
-    """Gets SIGTERM while it samples for one of its steps."""
+    """Gets SIGTERM once: in the named part of one of its steps."""
 
     def collect(self, step, clock):
-        if step == self.moment:
-            os.kill(os.getpid(), signal.SIGTERM)
+        self.collected.append(step)
+        self._signal("sampling", step)
         return super().collect(step, clock)
 
+    def _update(self, step, *rest):
+        objective = update.objective
 
-def ended(model, folder, moment, resume=None, **changed):
-    """Run until that step has been sampled; `folder` may be a whole config."""
+        def after_a_pack(*arguments):
+            self._signal("update", step)
+            return objective(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(update, "objective", after_a_pack)
+            hook = self.optimizer.register_step_post_hook(lambda *_: self._signal("second update", step))
+            result = super()._update(step, *rest)
+            hook.remove()
+        self._signal("end", step)
+        return result
+
+    def _signal(self, part, step):
+        if (part, step) == (self.part, self.moment):
+            self.part = None
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def ended(model, folder, moment, resume=None, part="end", **changed):
+    """Run until the part of that step (`sampling`, `update`, `second update`, `end`); `folder` may be a whole config.
+
+    Returns:
+        The steps that it sampled for.
+    """
     config = folder if isinstance(folder, dict) else settings(folder, **changed)
     run = Ended(model, [likes_a], ROWS, ROWS[:3] if "eval" in config else None, config=config)
-    run.moment = moment
+    run.part, run.moment, run.collected = part, moment, []
     with pytest.raises(SystemExit) as end:
         run.train(resume)
     assert end.value.code == 143
+    return run.collected
 
 
 def contents(folder):

@@ -116,8 +116,8 @@ def without_staleness(values):
     return lines, kept, weights
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_run_that_sampled_ahead_goes_on_with_what_it_had(tmp_path, depth):
+@pytest.mark.parametrize(("depth", "part"), [(1, "end"), (2, "end"), (1, "update")])
+def test_a_run_that_sampled_ahead_goes_on_with_what_it_had(tmp_path, depth, part):
     """Its server answers by prompt and seed alone: the clock decides how stale a batch is, not what is in it."""
     model, server = str(tiny.save(tmp_path / "model")), FaultServer()
 
@@ -135,7 +135,7 @@ def test_a_run_that_sampled_ahead_goes_on_with_what_it_had(tmp_path, depth):
     try:
         Trainer(model, [likes_a], ROWS, config=config("whole")).train()
         whole = asked()
-        ended(model, config("run"), 5)
+        ended(model, config("run"), 5, part=part)
         Trainer(model, [likes_a], ROWS, config=config("run")).train(resume_from_checkpoint=True)
         # nothing was lost; a batch begun after the last save is sampled again, the same
         assert set(asked()) == set(whole)

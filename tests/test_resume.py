@@ -56,6 +56,30 @@ def test_a_run_ended_and_resumed_is_the_run_in_one_go(model, tmp_path):
     assert everything(last, tmp_path / "ended") == everything(whole, tmp_path / "whole")
 
 
+@pytest.mark.parametrize("part", ["sampling", "update"])
+@pytest.mark.parametrize("pack_tokens", [None, 64])
+def test_a_run_ended_within_a_step_and_resumed_is_the_run_in_one_go(model, tmp_path, part, pack_tokens):
+    changed = {"save_every": 0, "pack_tokens": pack_tokens}
+    whole = trainer(model, tmp_path / "whole", **changed)
+    whole.train()
+    folder = tmp_path / "ended"
+    assert ended(model, folder, 3, part=part, **changed) == [1, 2, 3]
+    (checkpoint,) = (folder / "checkpoints").iterdir()
+    assert checkpoint.name == "000002"
+    # trees that had been sampled are in the checkpoint: step 3 is sampled again only where its sampling was cut short
+    again = ended(model, folder, 4, resume=True, part="update", **changed)
+    assert again == ([3, 4] if part == "sampling" else [4])
+    last = trainer(model, folder, **changed)
+    last.train(resume_from_checkpoint=True)
+    assert everything(last, folder) == everything(whole, tmp_path / "whole")
+
+
+def test_a_batch_that_has_changed_the_weights_is_finished(model, tmp_path):
+    ended(model, tmp_path, 3, part="second update", save_every=0)
+    (checkpoint,) = (tmp_path / "checkpoints").iterdir()
+    assert checkpoint.name == "000003"
+
+
 def test_damaged_checkpoints_are_passed_over_and_named(model, tmp_path, capsys):
     trainer(model, tmp_path / "whole").train()
     ended(model, tmp_path / "run", 4)

@@ -58,11 +58,11 @@ class Ahead:
         Raises:
             Exception: whatever ended the thread.
         """
-        if not self.depth:
+        if not self.depth and not self._ready:
             batch = self.collect(step, clock)
             self.cursor = batch.cursor
             return batch
-        if self._thread.ident is None:
+        if self.depth and self._thread.ident is None:
             self._thread.start()
         with clock("waiting"), self._state:
             self._state.wait_for(lambda: self._ready or self._error)
@@ -74,6 +74,12 @@ class Ahead:
         for tree in batch.trees + batch.rejected:
             tree.staleness = step - 1 - version
         return batch
+
+    def put_back(self, step: int, batch: Batch) -> None:
+        """The step's batch was taken and not used."""
+        staleness = max((tree.staleness for tree in batch.trees), default=0)
+        with self._state:
+            self._ready.appendleft((batch, step - 1 - staleness, Stopwatch()))
 
     def state(self) -> dict[str, Any]:
         """What the batches of further steps depend on, those sampled but not yet used among it; to be asked for while

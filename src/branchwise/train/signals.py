@@ -1,12 +1,21 @@
-"""Control-C and SIGTERM: the first lets the step end and its state be saved, the second stops at once."""
+"""Control-C and SIGTERM: the first lets the state be saved, the second stops at once."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
+
+
+class Ended(SystemExit):
+    """A signal ends the run here; what it has done is to be saved."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(128 + signal)
+        self.signal = signal
 
 
 class Signals:
@@ -21,6 +30,7 @@ class Signals:
         """The signal's number."""
         self.wait = False
         """Whether there is something to save; before, the first signal stops at once, too."""
+        self._at_once = False
         self._say = say
         self._before: dict[int, Any] = {}
 
@@ -34,8 +44,25 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What is under way is left where a signal comes: it can be done again, the same.
+
+        Raises:
+            Ended: a signal came, now or before.
+        """
+        self._at_once = True
+        try:
+            if self.asked is not None:
+                raise Ended(self.asked)
+            yield
+        finally:
+            self._at_once = False
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.asked is not None or not self.wait:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self.asked = number
-        self._say(f"{signal.Signals(number).name}: ends after this step and saves its state; once more: at once")
+        self._say(f"{signal.Signals(number).name}: saves the state and ends; once more: at once")
+        if self._at_once:
+            raise Ended(number)

@@ -32,8 +32,8 @@ from branchwise.train.checkpoint import fingerprint, random_state
 from branchwise.train.metrics import Stopwatch
 from branchwise.train.optimizer import make_optimizer
 from branchwise.train.run import Run
-from branchwise.train.signals import Signals
-from branchwise.train.update import update
+from branchwise.train.signals import Ended, Signals
+from branchwise.train.update import Update, update
 from branchwise.train.world import World
 from branchwise.tree import Question, Tree
 
@@ -141,10 +141,10 @@ class Trainer:
                 run.evaluated(0, self.evaluate())
             for step in range(first, c.train.steps + 1):
                 clock, last, lost = Stopwatch(), step == c.train.steps, None
-                batch = self._take(step, run, ahead, clock)
+                batch = self._take(step, run, ahead, signals, clock)
                 with clock("update"):
                     self.engine.rest()
-                    result = update(self.policy, self.optimizer, self.scheduler, batch.trees, c, self.world)
+                    result = self._update(step, batch, run, ahead, signals)
                 with clock("weights"), ahead.paused():
                     try:
                         self.engine.sync(self.policy.model)
@@ -163,19 +163,38 @@ class Trainer:
                     raise end
             return run.summary()
 
-    def _take(self, step: int, run: Run, ahead: Ahead, clock: Stopwatch) -> Batch:
+    def _take(self, step: int, run: Run, ahead: Ahead, signals: Signals, clock: Stopwatch) -> Batch:
         """The step's batch. Where a process cannot have it, all save what they have and end together."""
-        error, batch, before = None, Batch([]), random_state()
+        error: BaseException | None = None
+        batch, before = Batch([]), random_state()
         try:
-            batch = ahead.take(step, clock)
-        except Exception as caught:
+            with signals.at_once():
+                batch = ahead.take(step, clock)
+        except (Exception, Ended) as caught:
             error = caught
-        failed = self.world.sum({"failed": error is not None, "diverged": isinstance(error, FloatingPointError)})
-        if not failed["failed"]:
+        ended = error.signal if isinstance(error, Ended) else 0
+        diverged = isinstance(error, FloatingPointError)
+        failed = self.world.sum({"max/any": error is not None, "max/ended": ended, "max/diverged": diverged})
+        if not failed["max/any"]:
             return batch
-        if step > 1 and not failed["diverged"]:
+        if step > 1 and not failed["max/diverged"]:
             run.save(step - 1, ahead, before)
+        if failed["max/ended"]:
+            raise Ended(int(failed["max/ended"]))
         raise error or WorkStopped("another process of the run cannot go on; its own message says why")
+
+    def _update(self, step: int, batch: Batch, run: Run, ahead: Ahead, signals: Signals) -> Update:
+        """Change the weights; where a signal comes before they do, the batch is saved, to be gone on with."""
+        before = random_state()
+        try:
+            return update(
+                self.policy, self.optimizer, self.scheduler, batch.trees, self.config, self.world,
+                ended=lambda: signals.asked or 0,
+            )  # fmt: skip
+        except Ended:
+            ahead.put_back(step, batch)
+            run.save(step - 1, ahead, before)
+            raise
 
     def collect(self, step: int, clock: Stopwatch) -> Batch:
         """Sample and reward this process's share of the step's trees."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from branchwise.config import Config
 from branchwise.policy.pack import Pack, build_packs, default_budget
 from branchwise.policy.policy import Policy
 from branchwise.train import not_finite
+from branchwise.train.signals import Ended
 from branchwise.train.world import World
 from branchwise.tree import Tree
 
@@ -51,20 +53,37 @@ class Update:
 
 
 def update(
-    policy: Policy, optimizer: Optimizer, scheduler: LRScheduler, trees: list[Tree], config: Config, world: World
+    policy: Policy,
+    optimizer: Optimizer,
+    scheduler: LRScheduler,
+    trees: list[Tree],
+    config: Config,
+    world: World,
+    ended: Callable[[], int] = lambda: 0,
 ) -> Update:
-    """Go over the batch: `train.epochs` times through `train.updates` optimizer steps, questions kept whole."""
+    """Go over the batch: `train.epochs` times through `train.updates` optimizer steps, questions kept whole.
+
+    Args:
+        ended: the number of the signal that ends the run, or 0; looked at after each pack of the first optimizer step.
+
+    Raises:
+        Ended: on all processes, if on any of them a signal ends the run; nothing has changed.
+    """
     batch_advantages = advantages(trees, config, world.sum)
     result = Update(batch_advantages, [], {}, [])
     steps = [
         _packs([trees[i] for i in part], [batch_advantages[i] for i in part], policy, config, world, result)
         for part in np.array_split(np.arange(len(trees)), config.train.updates)
     ]
-    _score(policy, steps, config)
+    _score(policy, steps, config, ended)
     sums: dict[str, float] = defaultdict(float)
     for epoch in range(config.train.epochs):
         for number, packs in enumerate(steps):
-            faults = _backward(policy, packs, config, sums)
+            first = epoch == number == 0
+            faults = _backward(policy, packs, config, sums, ended if first else lambda: 0)
+            if first and (signal := int(world.sum({"max/signal": ended()})["max/signal"])):
+                optimizer.zero_grad(set_to_none=True)
+                raise Ended(signal)
             result.learning_rate = float(scheduler.get_last_lr()[0])
             if _optimizer_step(policy, optimizer, packs, config, world, result, faults):
                 _advance(scheduler)
@@ -98,9 +117,11 @@ def _packs(
 
 
 @torch.no_grad()
-def _score(policy: Policy, steps: list[list[Pack]], config: Config) -> None:
+def _score(policy: Policy, steps: list[list[Pack]], config: Config, ended: Callable[[], int]) -> None:
     """π_prox where the batch has several updates (with one it is π_θ itself), and π_ref where there is a KL."""
     for pack in (pack for packs in steps for pack in packs):
+        if ended():
+            return
         if config.train.updates * config.train.epochs > 1:
             with policy.encoding(pack):
                 pack.scored.prox_S, _ = policy.logprobs(pack)
@@ -108,10 +129,14 @@ def _score(policy: Policy, steps: list[list[Pack]], config: Config) -> None:
             pack.scored.ref_S = policy.reference_logprobs(pack)
 
 
-def _backward(policy: Policy, packs: list[Pack], config: Config, sums: dict[str, float]) -> list[dict[str, Any]]:
+def _backward(
+    policy: Policy, packs: list[Pack], config: Config, sums: dict[str, float], ended: Callable[[], int]
+) -> list[dict[str, Any]]:
     """Add up the gradient, and what there is to log; returns the packs whose loss is not finite."""
     faults = []
     for number, pack in enumerate(packs, 1):
+        if ended():
+            break
         with policy.encoding(pack):
             logp_S, entropy_S = policy.logprobs(pack, entropy=config.algorithm.entropy > 0)
             loss, stats = objective(logp_S, entropy_S, pack.scored, config.algorithm)
