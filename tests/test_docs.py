@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,13 @@ def test_links_lead_somewhere(page):
         there = (page.parent / file).resolve() if file else page
         assert there.exists(), target
         assert not anchor or anchor in anchors(there), target
+
+
+def test_every_formula_is_where_it_is_said_to_be():
+    places = re.findall(r"`([\w/]+)\.py:(\w+)`", (ROOT / "docs" / "formulas.md").read_text(encoding="utf-8"))
+    assert len(places) >= 18
+    for module, name in places:
+        assert hasattr(import_module(f"branchwise.{module.replace('/', '.')}"), name), (module, name)
 
 
 @pytest.mark.parametrize("text", blocks("yaml"))

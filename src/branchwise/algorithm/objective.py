@@ -1,4 +1,4 @@
-"""The clipped surrogate, its KL and its corrections, a value per scored token (equations 5 to 7 of the docs)."""
+"""The clipped surrogate, its KL and its corrections, a value per scored token (5 and 7 in docs/formulas.md)."""
 
 from __future__ import annotations
 
