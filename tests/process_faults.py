@@ -12,9 +12,9 @@ def loss_of_rank_1():
 
     logprobs, update, calls = Policy.logprobs, trainer.update, [0]
 
-    def counted(*arguments):
+    def counted(*arguments, **settings):
         calls[0] += 1
-        return update(*arguments)
+        return update(*arguments, **settings)
 
     def spoilt(policy, pack, entropy=False):
         logp_S, entropy_S = logprobs(policy, pack, entropy)

@@ -283,8 +283,10 @@ def test_without_a_config_the_machine_is_told():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["full, bfloat16", "LoRA, bfloat16"])
-def test_an_estimate_is_within_15_percent_of_a_run(smollm2, name):
+@pytest.mark.parametrize("way", ["full", "LoRA"])
+def test_an_estimate_is_within_15_percent_of_a_run(smollm2, tmp_path, way):
+    # a CPU without instructions for bfloat16 takes a hundred times as long in it
+    name = f"{way}, {'bfloat16' if look(tmp_path).bfloat16 else 'float32'}"
     file = Path(__file__).parents[1] / "benchmarks" / "memory.py"
     spec = importlib.util.spec_from_file_location("memory_benchmark", file)
     benchmark = importlib.util.module_from_spec(spec)

@@ -21,7 +21,7 @@ class Warm:
 
     def __init__(self, folder):
         self.folder, self.count = Path(folder), 0
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
         self.server = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )

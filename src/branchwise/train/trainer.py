@@ -177,8 +177,10 @@ class Trainer:
         failed = self.world.sum({"max/any": error is not None, "max/ended": ended, "max/diverged": diverged})
         if not failed["max/any"]:
             return batch
+        if error is None:  # this process has its share, to be gone on with
+            ahead.put_back(step, batch)
         if step > 1 and not failed["max/diverged"]:
-            run.save(step - 1, ahead, before)
+            run.save(step - 1, ahead, before if error else random_state())
         if failed["max/ended"]:
             raise Ended(int(failed["max/ended"]))
         raise error or WorkStopped("another process of the run cannot go on; its own message says why")
