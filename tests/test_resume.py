@@ -120,6 +120,14 @@ def test_a_changed_config_is_refused_by_its_key(model, tmp_path):
     trainer(model, tmp_path, save_every=2).train(resume_from_checkpoint=True)
 
 
+def test_a_checkpoint_of_another_version_is_refused(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("branchwise.train.checkpoint.FORMAT", 0)
+    ended(model, tmp_path, 2)
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="the checkpoint is of another version of Branchwise"):
+        trainer(model, tmp_path).train(resume_from_checkpoint=True)
+
+
 def test_without_a_checkpoint_a_new_run_begins(model, tmp_path, capsys):
     trainer(model, tmp_path, steps=1).train(resume_from_checkpoint=True)
     assert "there is no whole checkpoint to resume from" in capsys.readouterr().out

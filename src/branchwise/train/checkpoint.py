@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from branchwise.train.trainer import Trainer
 
 MANIFEST, STATE = "manifest.json", "state.pt"
+FORMAT = 1
+"""Of the state; raised whenever an older one could not be gone on with."""
 MARGIN = 16 << 20
 """Bytes that a disk must have left beside a checkpoint's tensors: for its other files, and for the logs."""
 HARMLESS = (
@@ -167,6 +169,7 @@ def state_of(trainer: Trainer, run: Run, ahead: Ahead, step: int, random: dict[s
         random: the random states after `step`, where something has drawn since.
     """
     return {
+        "format": FORMAT,
         "step": step,
         "config": trainer.config.model_dump(mode="json"),
         "questions": trainer.fingerprint,
@@ -184,6 +187,11 @@ def restore(trainer: Trainer, run: Run, ahead: Ahead, state: dict[str, Any]) -> 
     Raises:
         ConfigError: the config or the data have changed in what the remaining steps depend on, or none remains.
     """
+    if state.get("format") != FORMAT:
+        raise ConfigError(
+            "train.resume: the checkpoint is of another version of Branchwise; resume with the one that versions.json "
+            "names, or start another run (train.output_dir)"
+        )
     if problems := list(changes(state["config"], trainer.config)):
         raise ConfigError("\n".join(problems))
     if state["step"] >= trainer.config.train.steps:
