@@ -2,16 +2,19 @@
 
 Each case is a run of two steps, in a process of its own, on the CPU. `measured` is the peak of the process's resident
 memory above what it held once everything was imported; `estimated` is the doctor's, made without weights. The model is
-SmolLM2-135M-Instruct (`--model`, a folder or an id). Linux only.
+SmolLM2-135M-Instruct (`--model`, a folder or an id). Linux only. `--without-holes`: the allocator gives large blocks
+back at once, so that no memory is lost between those that are kept, and the doctor's part for that is left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print a list of results instead of a table")
     parser.add_argument("--cases", type=int, nargs="+", choices=range(1, len(CASES) + 1), metavar="N",
                         help=f"which of {'; '.join(f'{i}: {name}' for i, name in enumerate(CASES, 1))}")  # fmt: skip
+    parser.add_argument("--without-holes", action="store_true", help="what the heap loses is left out of both")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
@@ -51,7 +55,7 @@ def main() -> None:
     names = [list(CASES)[number - 1] for number in args.cases] if args.cases else list(CASES)
     results = []
     for name in names:
-        results.append({"case": name, **compare(case(name, args.model))})
+        results.append({"case": name, **compare(case(name, args.model), holes=not args.without_holes)})
         print(json.dumps(results[-1]), file=sys.stderr, flush=True)
     if args.json:
         print(json.dumps(results, indent=2))
@@ -65,12 +69,14 @@ def case(name: str, model: str) -> dict[str, Any]:
     return merge(merge(SHARED, {"model": {"path": model}}), CASES[name])
 
 
-def compare(values: dict[str, Any]) -> dict[str, Any]:
-    """Estimated and measured MB of one run, and the peak of each of its phases."""
-    from branchwise.doctor.memory import estimate
+def compare(values: dict[str, Any], holes: bool = True) -> dict[str, Any]:
+    """Estimated and measured MB of one run, and the peak of each of its phases, with or without the heap's holes."""
+    from branchwise.doctor.memory import HOLES, estimate
 
-    phases = measure(values)
+    phases = measure(values, {} if holes else {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)})
     estimated = estimate(load_config(values))
+    if not holes:
+        estimated = replace(estimated, parts=tuple(part for part in estimated.parts if part.source != HOLES))
     measured = max(phases.values())
     told = round(estimated.peak / 1e6)
     return {
@@ -82,10 +88,10 @@ def compare(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measure(values: dict[str, Any]) -> dict[str, int]:
+def measure(values: dict[str, Any], environment: dict[str, str]) -> dict[str, int]:
     """The peaks of a run's phases in a fresh process, in MB above what it held after its imports."""
     command = [sys.executable, __file__, "--run", json.dumps(values)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
     if done.returncode:
         raise SystemExit(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])

@@ -293,5 +293,6 @@ def test_an_estimate_is_within_15_percent_of_a_run(smollm2, tmp_path, way):
     spec.loader.exec_module(benchmark)
     if sys.platform != "linux":
         pytest.skip("the peak of memory is read from /proc")
-    result = benchmark.compare(benchmark.case(name, smollm2))
+    # how much of a LoRA run's memory is lost in the heap differs from CPU to CPU
+    result = benchmark.compare(benchmark.case(name, smollm2), holes=way == "full")
     assert abs(result["off"]) < 0.15, result
