@@ -51,6 +51,15 @@ def test_presets_are_listed_and_printed_whole():
     assert "answers: 4" in branchwise("presets", "grpo-ma").stdout
 
 
+def test_help_shows_a_marker_as_it_is_written():
+    assert "such as </think>" in " ".join(branchwise("eval", "--help").stdout.replace("│", " ").split())
+
+
+def test_a_launcher_can_start_it_as_a_module():
+    result = subprocess.run([sys.executable, "-m", "branchwise", "presets"], capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout == branchwise("presets").stdout
+
+
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
 def test_a_config_that_cannot_be_ends_with_2_and_one_line(config, arguments):
     config.write_text(config.read_text() + "tree: {answer: 2}\n")

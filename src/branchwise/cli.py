@@ -174,7 +174,7 @@ def evaluate(
     max_thought_tokens: Annotated[int | None, typer.Option()] = None,
     max_answer_tokens: Annotated[int | None, typer.Option()] = None,
     marker: Annotated[
-        str | None, typer.Option(help="Ends a thought, such as </think>; '': none; default: the run's.")
+        str | None, typer.Option(help="Ends a thought, such as `</think>`; '': none; default: the run's.")
     ] = None,
     template: Annotated[str | None, typer.Option(help="The user's message around {question}.")] = None,
     system_prompt: Annotated[str | None, typer.Option()] = None,
