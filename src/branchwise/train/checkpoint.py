@@ -44,7 +44,7 @@ def write_checkpoint(folder: Path, fill: Callable[[Path], None]) -> None:
     Raises:
         OSError: the disk is full or not to be written to; nothing is left behind.
     """
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    unfinished, replaced = (folder.with_name(f"{folder.name}.{end}") for end in ("unfinished", "replaced"))
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         unfinished.mkdir(parents=True)
@@ -53,12 +53,15 @@ def write_checkpoint(folder: Path, fill: Callable[[Path], None]) -> None:
         manifest = unfinished / MANIFEST
         manifest.write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
         _synced_digest(manifest)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
+        if folder.exists():  # until the new one is whole, the old one is
+            folder.rename(replaced)
         unfinished.rename(folder)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     sync(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def damage(folder: Path) -> str | None:
