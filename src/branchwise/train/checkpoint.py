@@ -59,6 +59,8 @@ def write_checkpoint(folder: Path, fill: Callable[[Path], None]) -> None:
         unfinished.rename(folder)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
+        if replaced.exists() and not folder.exists():
+            replaced.rename(folder)
         raise
     sync(folder.parent)
     shutil.rmtree(replaced, ignore_errors=True)
@@ -142,9 +144,11 @@ def clear_up(run: Path, step: int) -> list[str]:
     Returns:
         A line for each that was set aside.
     """
-    for unfinished in (*run.glob("*.unfinished"), *(run / "checkpoints").glob("*.unfinished")):
-        if unfinished.is_dir():
-            shutil.rmtree(unfinished, ignore_errors=True)
+    for place in (run, run / "checkpoints"):
+        replaced = [folder for folder in place.glob("*.replaced") if folder.with_suffix("").exists()]
+        for left in (*place.glob("*.unfinished"), *replaced):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
     told = []
     for folder in _numbered(run / "checkpoints"):
         if int(folder.name) > step:
