@@ -360,5 +360,8 @@ def main() -> None:
         sys.exit(FAILED)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # typer's answer to control-C, without a word
-            typer.echo("interrupted", err=True)
+            try:
+                typer.echo("interrupted", err=True)
+            except BrokenPipeError:  # control-C ended its reader, too: `2>&1 | tee log`
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         raise
