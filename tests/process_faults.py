@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 
 import torch
 
@@ -32,6 +33,22 @@ def sampler_of_rank_1():
         if step == 3 and os.environ["RANK"] == "1":
             with torch.no_grad():
                 next(trainer.policy.model.parameters()).fill_(math.nan)
+        return collect(trainer, step, clock)
+
+    Trainer.collect = spoilt
+
+
+def signal_and_error():
+    """In the third step the first process gets SIGTERM, while the second meets an error."""
+    from branchwise.train.trainer import Trainer
+
+    collect = Trainer.collect
+
+    def spoilt(trainer, step, clock):
+        if step == 3 and os.environ["RANK"] == "1":
+            raise RuntimeError("the questions ran away")
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
         return collect(trainer, step, clock)
 
     Trainer.collect = spoilt

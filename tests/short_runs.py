@@ -41,6 +41,15 @@ class Ended(Trainer):
         self._signal("sampling", step)
         return super().collect(step, clock)
 
+    def _take(self, step, run, ahead, *rest):
+        def taken(*arguments):
+            batch = type(ahead).take(ahead, *arguments)
+            self._signal("taken", step)
+            return batch
+
+        ahead.take = taken
+        return super()._take(step, run, ahead, *rest)
+
     def _update(self, step, *rest):
         objective = update.objective
 
@@ -63,7 +72,10 @@ class Ended(Trainer):
 
 
 def ended(model, folder, moment, resume=None, part="end", **changed):
-    """Run until the part of that step (`sampling`, `update`, `second update`, `end`); `folder` may be a whole config.
+    """Run until the part of that step: `sampling`, `taken`, `update`, `second update`, `end`.
+
+    Args:
+        folder: of the run, or a whole config.
 
     Returns:
         The steps that it sampled for.

@@ -75,6 +75,7 @@ def test_an_error_of_the_thread_surfaces_where_its_batch_is_taken():
 
     with Ahead(collect, 3, 1, print) as ahead:
         ahead.take(1, Stopwatch())
+        ahead.updated(1)
         with pytest.raises(RuntimeError, match="no server"):
             ahead.take(2, Stopwatch())
 
@@ -93,20 +94,30 @@ def test_leaving_early_leaves_no_thread():
     assert threading.active_count() == threads
 
 
+def three_are_ready(ahead):
+    while len(ahead.state()["ready"]) < 3:
+        time.sleep(0.001)
+
+
 def test_what_was_sampled_ahead_is_part_of_the_state_and_comes_first():
     first, second = Recorder(), Recorder()
     with Ahead(first.collect, 9, 2, print) as ahead:
         ahead.take(1, Stopwatch())
-        while len(ahead.state()["ready"]) < 2:
-            time.sleep(0.001)
+        three_are_ready(ahead)
+        ahead.updated(1)
+        three_are_ready(ahead)
         with ahead.paused():
             state = ahead.state()
     with Ahead(second.collect, 9, 2, print) as ahead:
         ahead.restore(1, state)
-        batches = [ahead.take(step, Stopwatch()) for step in (2, 3)]
+        batches = []
+        for step in (2, 3, 4):
+            batches.append(ahead.take(step, Stopwatch()))
+            ahead.updated(step)
     assert batches == [batch for batch, _, _ in state["ready"]]
-    assert [batch.trees[0].staleness for batch in batches] == [1, 2]
-    assert min(second.used, default=4) == 4
+    # each of its step, with what it was sampled after
+    assert [batch.trees[0].staleness for batch in batches] == [1, 2, 2]
+    assert min(second.used, default=5) == 5
 
 
 def without_staleness(values):
@@ -116,7 +127,7 @@ def without_staleness(values):
     return lines, kept, weights
 
 
-@pytest.mark.parametrize(("depth", "part"), [(1, "end"), (2, "end"), (1, "update")])
+@pytest.mark.parametrize(("depth", "part"), [(1, "end"), (2, "end"), (1, "taken"), (1, "update")])
 def test_a_run_that_sampled_ahead_goes_on_with_what_it_had(tmp_path, depth, part):
     """Its server answers by prompt and seed alone: the clock decides how stale a batch is, not what is in it."""
     model, server = str(tiny.save(tmp_path / "model")), FaultServer()

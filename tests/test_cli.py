@@ -1,5 +1,6 @@
 """The command line as a user meets it: separate processes, their output and exit codes."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -49,6 +50,25 @@ def test_presets_are_listed_and_printed_whole():
     for name in ("grpo", "dr-grpo", "dapo", "gspo", "cispo", "rloo", "grpo-ma", "ta-grpo", "ta-grpo-ma"):
         assert any(line.split()[0] == name for line in listed.splitlines())
     assert "answers: 4" in branchwise("presets", "grpo-ma").stdout
+
+
+def test_an_interrupt_keeps_its_exit_code_where_nobody_reads():
+    """As `branchwise train my.yaml 2>&1 | tee log`: control-C ends both."""
+    code = "from branchwise import cli\ndef app(): raise SystemExit(130)\ncli.app = app\ncli.main()"
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as nobody:
+        run = subprocess.run([sys.executable, "-c", code], stderr=nobody, env=os.environ | {"PYTHONUNBUFFERED": ""})
+    assert run.returncode == 130
+
+
+def test_help_shows_a_marker_as_it_is_written():
+    assert "such as </think>" in " ".join(branchwise("eval", "--help").stdout.replace("│", " ").split())
+
+
+def test_a_launcher_can_start_it_as_a_module():
+    result = subprocess.run([sys.executable, "-m", "branchwise", "presets"], capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout == branchwise("presets").stdout
 
 
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",)])

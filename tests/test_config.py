@@ -1,5 +1,8 @@
 """Settings: what is refused, and that the refusal names key, value and remedy."""
 
+import subprocess
+import sys
+
 import pytest
 
 from branchwise.config import Config, ConfigError, TreeConfig, load_config, preset_names
@@ -68,6 +71,21 @@ def test_a_config_that_is_no_mapping_or_not_yaml_is_refused(tmp_path):
             load_config(file)
     with pytest.raises(ConfigError, match="no such file"):
         load_config(tmp_path / "absent.yaml")
+    with pytest.raises(ConfigError, match="a folder; name the YAML file"):
+        load_config(tmp_path)
+
+
+def test_a_config_may_come_through_a_pipe():
+    code = "from branchwise import load_config; print(load_config('/dev/stdin').train.steps)"
+    text = "model: {path: x}\ntrain: {steps: 7}\n"
+    result = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, text=True)
+    assert result.stdout == "7\n", result.stderr
+
+
+def test_a_value_in_a_section_s_place_is_told_the_keys():
+    assert refused({"model": "a-model"}).startswith("model: 'a-model' is no section; set its keys (")
+    assert "path" in refused({"model": "a-model"})
+    assert refused({"engine": 3}).startswith("engine: 3")
 
 
 @pytest.mark.parametrize(

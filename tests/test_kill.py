@@ -2,13 +2,14 @@
 
 import random
 import time
+from pathlib import Path
 from signal import SIGKILL
 
 import pytest
 from commands import write
 from short_runs import contents
 
-from branchwise.train.checkpoint import newest_whole
+from branchwise.train.checkpoint import damage, newest_whole, write_checkpoint
 
 KILLS = 25
 
@@ -62,6 +63,25 @@ def test_half_a_saving_killed_at_each_file_is_passed_over(tmp_path, warm):
         command = warm.start(folder, files, first="test_kill:dies_within_a_checkpoint")
         assert command.wait() == -SIGKILL, command.output
         assert newest_whole(folder.parent) == (folder if files == 5 else None, [])
+
+
+def test_a_folder_is_there_until_another_takes_its_place(tmp_path, monkeypatch):
+    folder = tmp_path / "000001"
+    write_checkpoint(folder, lambda place: (place / "a").write_text("first"))
+    rename = Path.rename
+
+    def fails(path, target):
+        if path.suffix == ".unfinished":
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(Path, "rename", fails)
+        write_checkpoint(folder, lambda place: (place / "a").write_text("second"))
+    assert (folder / "a").read_text() == "first" and damage(folder) is None
+    write_checkpoint(folder, lambda place: (place / "a").write_text("second"))
+    assert (folder / "a").read_text() == "second" and damage(folder) is None
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def dies_within_a_checkpoint():

@@ -73,6 +73,15 @@ def test_two_processes_end_at_one_step_when_told_to(warm, tmp_path, told):
 
 
 @pytest.mark.slow
+def test_an_error_is_told_though_a_signal_ends_the_other_process(warm, tmp_path):
+    config = write(tmp_path, train={"steps": 5, "save_every": 0})
+    pair = start_two(warm, "train", config, first="process_faults:signal_and_error")
+    assert [command.wait() for command in pair] == [143, 1], [command.output for command in pair]
+    assert "the questions ran away" in pair[1].output
+    assert f"The last good checkpoint is {tmp_path}/run/checkpoints/000002" in pair[0].output
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "code"), [("loss", 0), ("sampler", 1)])
 def test_what_is_not_finite_on_one_process_concerns_both(warm, tmp_path, fault, code):
     config = write(tmp_path, train={"steps": 5})

@@ -56,8 +56,9 @@ def test_a_run_ended_and_resumed_is_the_run_in_one_go(model, tmp_path):
     assert everything(last, tmp_path / "ended") == everything(whole, tmp_path / "whole")
 
 
-@pytest.mark.parametrize("part", ["sampling", "update"])
-@pytest.mark.parametrize("pack_tokens", [None, 64])
+@pytest.mark.parametrize(
+    ("part", "pack_tokens"), [("sampling", None), ("taken", None), ("update", None), ("update", 64)]
+)
 def test_a_run_ended_within_a_step_and_resumed_is_the_run_in_one_go(model, tmp_path, part, pack_tokens):
     changed = {"save_every": 0, "pack_tokens": pack_tokens}
     whole = trainer(model, tmp_path / "whole", **changed)
@@ -69,6 +70,21 @@ def test_a_run_ended_within_a_step_and_resumed_is_the_run_in_one_go(model, tmp_p
     # trees that had been sampled are in the checkpoint: step 3 is sampled again only where its sampling was cut short
     again = ended(model, folder, 4, resume=True, part="update", **changed)
     assert again == ([3, 4] if part == "sampling" else [4])
+    last = trainer(model, folder, **changed)
+    last.train(resume_from_checkpoint=True)
+    assert everything(last, folder) == everything(whole, tmp_path / "whole")
+
+
+def test_a_batch_in_hand_is_kept_where_its_checkpoint_was_there_already(model, tmp_path, capsys):
+    changed = {"save_every": 0, "keep_best": "reward"}
+    whole = trainer(model, tmp_path / "whole", **changed)
+    whole.train()
+    folder = tmp_path / "ended"
+    ended(model, folder, 3, **changed)
+    assert ended(model, folder, 4, resume=True, part="update", **changed) == [4]
+    assert ended(model, folder, 4, resume=True, part="update", **changed) == []
+    assert [checkpoint.name for checkpoint in (folder / "checkpoints").iterdir()] == ["000003"]
+    assert "there is no metric" not in capsys.readouterr().out
     last = trainer(model, folder, **changed)
     last.train(resume_from_checkpoint=True)
     assert everything(last, folder) == everything(whole, tmp_path / "whole")

@@ -174,7 +174,7 @@ def evaluate(
     max_thought_tokens: Annotated[int | None, typer.Option()] = None,
     max_answer_tokens: Annotated[int | None, typer.Option()] = None,
     marker: Annotated[
-        str | None, typer.Option(help="Ends a thought, such as </think>; '': none; default: the run's.")
+        str | None, typer.Option(help="Ends a thought, such as `</think>`; '': none; default: the run's.")
     ] = None,
     template: Annotated[str | None, typer.Option(help="The user's message around {question}.")] = None,
     system_prompt: Annotated[str | None, typer.Option()] = None,
@@ -360,5 +360,8 @@ def main() -> None:
         sys.exit(FAILED)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # typer's answer to control-C, without a word
-            typer.echo("interrupted", err=True)
+            try:
+                typer.echo("interrupted", err=True)
+            except BrokenPipeError:  # control-C ended its reader, too: `2>&1 | tee log`
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         raise

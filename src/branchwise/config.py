@@ -362,6 +362,8 @@ def _explain(e: Any) -> str:
         return f"{key}: unknown key; {remedy}"
     if e["type"] == "missing":
         return f"{key}: missing; it has no default"
+    if e["type"] == "model_type":
+        return f"{key}: {e['input']!r} is no section; set its keys ({', '.join(_known_keys(place, kind))})"
     return f"{key}: {e['input']!r} is not possible: {e['msg']}"
 
 

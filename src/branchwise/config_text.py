@@ -26,8 +26,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: there is no such file, or it holds something else.
     """
-    if not path.is_file():
+    if not path.exists():
         raise ConfigError(f"{path}: no such file")
+    if path.is_dir():
+        raise ConfigError(f"{path}: a folder; name the YAML file")
     try:
         values = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)
     except yaml.YAMLError as error:

@@ -33,8 +33,7 @@ class Ahead:
         self.updates = 0
         self._first = 1
         """The step whose batch is sampled first."""
-        self.cursor = 0
-        """Where the stream of questions stood after the last batch that was sampled whole."""
+        self._cursor = 0
         self._state = threading.Condition()
         self._ready: deque[tuple[Batch, int, Stopwatch]] = deque()
         self._sampling = self._pausing = self._closed = False
@@ -53,33 +52,40 @@ class Ahead:
             self._thread.join(60)
 
     def take(self, step: int, clock: Stopwatch) -> Batch:
-        """The batch of a step, each tree with its staleness.
+        """The batch of a step, each tree with its staleness; it is kept until its update is done.
 
         Raises:
             Exception: whatever ended the thread.
         """
-        if not self.depth and not self._ready:
-            batch = self.collect(step, clock)
-            self.cursor = batch.cursor
-            return batch
-        if self.depth and self._thread.ident is None:
+        if self.depth:
+            self._wait(clock)
+        elif not self._ready:
+            # one action, so that a signal finds the batch kept whole, or nothing of it
+            self._ready.append((self.collect(step, clock), self.updates, Stopwatch()))
+        batch, version, background = self._ready[0]
+        clock.background.update(background.seconds)
+        for tree in batch.trees + batch.rejected:
+            tree.staleness = step - 1 - version
+        return batch
+
+    def _wait(self, clock: Stopwatch) -> None:
+        if self._thread.ident is None:
             self._thread.start()
         with clock("waiting"), self._state:
             self._state.wait_for(lambda: self._ready or self._error)
             if not self._ready:
                 assert self._error is not None
                 raise self._error
-            batch, version, background = self._ready.popleft()
-        clock.background.update(background.seconds)
-        for tree in batch.trees + batch.rejected:
-            tree.staleness = step - 1 - version
-        return batch
 
-    def put_back(self, step: int, batch: Batch) -> None:
-        """The step's batch was taken and not used."""
-        staleness = max((tree.staleness for tree in batch.trees), default=0)
-        with self._state:
-            self._ready.appendleft((batch, step - 1 - staleness, Stopwatch()))
+    @property
+    def ready(self) -> bool:
+        """Whether a batch is there that no update has used."""
+        return bool(self._ready)
+
+    @property
+    def cursor(self) -> int:
+        """Where the stream of questions stood after the last batch that was sampled whole."""
+        return self._ready[-1][0].cursor if self._ready else self._cursor
 
     def state(self) -> dict[str, Any]:
         """What the batches of further steps depend on, those sampled but not yet used among it; to be asked for while
@@ -88,7 +94,7 @@ class Ahead:
 
     def restore(self, step: int, state: dict[str, Any]) -> None:
         """Go on after `step`, with the batches that an earlier process had sampled; before the first `take`."""
-        self.updates, self.cursor = step, state["cursor"]
+        self.updates, self._cursor = step, state["cursor"]
         self._ready.extend(state["ready"])
         self._first = step + len(self._ready) + 1
 
@@ -106,9 +112,10 @@ class Ahead:
                 self._state.notify_all()
 
     def updated(self, step: int) -> None:
-        """The engine has the weights after the update of `step`."""
+        """The engine has the weights after the update of `step`, whose batch is of no more use."""
         with self._state:
-            self.updates = step
+            self.updates, self._cursor = step, self._ready[0][0].cursor
+            self._ready.popleft()
             self._state.notify_all()
 
     def _work(self) -> None:
@@ -120,7 +127,6 @@ class Ahead:
                 batch = self.collect(step, clock)
                 with self._state:
                     self._ready.append((batch, version, clock))
-                    self.cursor = batch.cursor
                     self._sampling = False
                     self._state.notify_all()
         except BaseException as error:

@@ -46,7 +46,7 @@ def write_checkpoint(folder: Path, fill: Callable[[Path], None]) -> None:
     Raises:
         OSError: the disk is full or not to be written to; nothing is left behind.
     """
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    unfinished, replaced = (folder.with_name(f"{folder.name}.{end}") for end in ("unfinished", "replaced"))
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         unfinished.mkdir(parents=True)
@@ -55,12 +55,17 @@ def write_checkpoint(folder: Path, fill: Callable[[Path], None]) -> None:
         manifest = unfinished / MANIFEST
         manifest.write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
         _synced_digest(manifest)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
+        if folder.exists():  # until the new one is whole, the old one is
+            folder.rename(replaced)
         unfinished.rename(folder)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
+        if replaced.exists() and not folder.exists():
+            replaced.rename(folder)
         raise
     sync(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def damage(folder: Path) -> str | None:
@@ -141,9 +146,11 @@ def clear_up(run: Path, step: int) -> list[str]:
     Returns:
         A line for each that was set aside.
     """
-    for unfinished in (*run.glob("*.unfinished"), *(run / "checkpoints").glob("*.unfinished")):
-        if unfinished.is_dir():
-            shutil.rmtree(unfinished, ignore_errors=True)
+    for place in (run, run / "checkpoints"):
+        replaced = [folder for folder in place.glob("*.replaced") if folder.with_suffix("").exists()]
+        for left in (*place.glob("*.unfinished"), *replaced):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
     told = []
     for folder in _numbered(run / "checkpoints"):
         if int(folder.name) > step:

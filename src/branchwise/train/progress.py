@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -14,11 +15,19 @@ MISMATCH_SHOWN = 0.05
 """Mean |log π − log μ| from which sampler and policy differ by more than rounding in bfloat16 explains."""
 
 
+class _Shown(Console):
+    """A run outlives whoever reads what it shows: control-C ends `| tee`, too, and the state is yet to be saved."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Display:
     """Shows reward, uniform share, tokens a second and time left."""
 
     def __init__(self, steps: int, quiet: bool = False) -> None:
-        self.console = Console(quiet=quiet, highlight=False)
+        self.console = _Shown(quiet=quiet, highlight=False)
         self.steps = steps
         self.start = time.monotonic()
         self.live = (

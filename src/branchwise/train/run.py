@@ -193,7 +193,9 @@ class Run:
         with ahead.paused():
             state = state_of(self.trainer, self, ahead, step, random)
         folder = Path(self.config.train.output_dir) / "checkpoints" / f"{step:06d}"
-        failed = self.world.is_main and folder != self.saved and self._checkpoint(step, folder, state)
+        # where the state after this step is there already, batches sampled since make it worth writing again
+        new = folder != self.saved or any(process["ahead"]["ready"] for process in state["processes"])
+        failed = self.world.is_main and new and self._checkpoint(step, folder, state)
         if self.world.sum({"failed": failed})["failed"]:
             self.best = best
             self.totals["failed_saves"] += 1
@@ -205,7 +207,8 @@ class Run:
         if (metric := self.config.train.keep_best) is None:
             return
         value = self._values.get(metric.removeprefix("-"))
-        if value is None and not (self.config.eval.every and metric.removeprefix("-").startswith("held_out/")):
+        later = self.config.eval.every and metric.removeprefix("-").startswith("held_out/")
+        if value is None and self._values and not later:
             self.display.warn(f"step {step}: train.keep_best: there is no metric {metric!r}; see metrics.jsonl")
         if value is None or not math.isfinite(value):
             return

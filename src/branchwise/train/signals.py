@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
+
+ECHO = 1.0
+"""Seconds within which a signal that comes again is the same: a scheduler sends it to every process of a job, and a
+launcher among these passes it on."""
 
 
 class Ended(SystemExit):
@@ -31,6 +36,7 @@ class Signals:
         self.wait = False
         """Whether there is something to save; before, the first signal stops at once, too."""
         self._at_once = False
+        self._asked_at = 0.0
         self._say = say
         self._before: dict[int, Any] = {}
 
@@ -60,9 +66,12 @@ class Signals:
             self._at_once = False
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.asked is not None and time.monotonic() - self._asked_at < ECHO:
+            return
         if self.asked is not None or not self.wait:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-        self.asked = number
-        self._say(f"{signal.Signals(number).name}: saves the state and ends; once more: at once")
+        self.asked, self._asked_at = number, time.monotonic()
+        with suppress(RuntimeError):  # Python lets nobody write within a writing that the signal has interrupted
+            self._say(f"{signal.Signals(number).name}: saves the state and ends; once more: at once")
         if self._at_once:
             raise Ended(number)

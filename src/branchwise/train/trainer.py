@@ -177,13 +177,13 @@ class Trainer:
         failed = self.world.sum({"max/any": error is not None, "max/ended": ended, "max/diverged": diverged})
         if not failed["max/any"]:
             return batch
-        if error is None:  # this process has its share, to be gone on with
-            ahead.put_back(step, batch)
         if step > 1 and not failed["max/diverged"]:
-            run.save(step - 1, ahead, before if error else random_state())
+            run.save(step - 1, ahead, random_state() if ahead.ready else before)
+        if isinstance(error, Exception):  # told, though a signal ends the other processes
+            raise error
         if failed["max/ended"]:
             raise Ended(int(failed["max/ended"]))
-        raise error or WorkStopped("another process of the run cannot go on; its own message says why")
+        raise WorkStopped("another process of the run cannot go on; its own message says why")
 
     def _update(self, step: int, batch: Batch, run: Run, ahead: Ahead, signals: Signals) -> Update:
         """Change the weights; where a signal comes before they do, the batch is saved, to be gone on with."""
@@ -194,7 +194,6 @@ class Trainer:
                 ended=lambda: signals.asked or 0,
             )  # fmt: skip
         except Ended:
-            ahead.put_back(step, batch)
             run.save(step - 1, ahead, before)
             raise
 
