@@ -479,6 +479,10 @@ TEXTS = [
     ("8", "It is not 9, so it is 8.", 1),
     ("8", "**Final Answer**\n\n8", 1),
     ("17", "Answer: 17 (since 4^2+1 = 17)", 1),
+]
+"""(reference, whole output, reward)."""
+
+REVIEWED_TEXTS = [
     ("7", "The answer is 7. Actually, it is 8.", 0),
     ("8", "The answer is 7. Actually, it is 8.", 1),
     ("7", "The answer is 7. Wait, that is wrong.", 0),
@@ -486,7 +490,7 @@ TEXTS = [
     ("7", "The answer is 7. No other number fits.", 1),
     ("no", "Answer:\n\nNo.", 1),
 ]
-"""(reference, whole output, reward)."""
+"""The same, found in reviews: not among those that graders are compared on."""
 
 OPEN = {
     (r"45\%", "45"),
