@@ -303,6 +303,52 @@ PAIRS = {
 """(reference, what is in the box, reward)."""
 
 REVIEWED = {
+    "words that multiply": [
+        ("1000000", "1 million", 1),
+        ("1 million", r"1{,}000{,}000", 1),
+        (r"2.5\text{ million}", "2500000", 1),
+        ("1000000", r"\$1 million", 1),
+        ("24", "2 dozen", 1),
+        ("4000000", "4 million people", 1),
+        ("4000000", "4 million apples", 1),
+        ("300000", "three hundred thousand", 1),
+        ("1000000", "1 billion", 0),
+        ("3", "3 million", 0),
+        ("3 million", "3", 0),
+        ("4 million people", "4 billion people", 0),
+        ("5", "5 million apples", 0),
+    ],
+    "equations that say nothing": [
+        ("x=2", "2=2", 0),
+        ("2", "2=2", 0),
+        ("x=2", "0=0", 0),
+        ("x=2", "2=2=2", 0),
+        ("2", "1+1=2", 1),
+        ("0.5", r"\frac12=0.5", 1),
+        ("x=2", "x=2", 1),
+    ],
+    "conditions at once": [
+        ("-1<x<1", r"x>-1\text{ and }x<1", 1),
+        (r"-1\le x<1", r"x<1\land x\ge-1", 1),
+        ("[2,5)", r"x\ge2\text{ and }x<5", 1),
+        ("x>3", "x>3 and x>1", 1),
+        ("x>-1 and x<1", "-1<x<1", 1),
+        ("-1<x<1", "x>-1 or x<1", 0),
+        ("x>-1 and x<1", "x>-1 or x<1", 0),
+        ("-1<x<1", "x>-1 and y<1", 0),
+        ("-1<x<1", r"x\ge-1 and x<1", 0),
+        ("-1<x<1", "x>-1 and x>1", 0),
+        ("(-1,1)", "x>-1 and x<1", 0),
+    ],
+    "several options": [
+        ("B", r"\text{(B) }12", 1),
+        ("B", "(B) or (C)", 0),
+        ("B", "(B), (C)", 0),
+        ("B", "(B) and (C)", 0),
+        ("B", "(B)/(C)", 0),
+        ("B", "(B) is wrong", 0),
+        ("B", "(B) or C", 0),
+    ],
     "units": [
         ("8", r"8\text{ fewer}", 0),
         ("8", r"8\text{ twelfths}", 0),
@@ -435,6 +481,16 @@ TEXTS = [
     ("17", "Answer: 17 (since 4^2+1 = 17)", 1),
 ]
 """(reference, whole output, reward)."""
+
+REVIEWED_TEXTS = [
+    ("7", "The answer is 7. Actually, it is 8.", 0),
+    ("8", "The answer is 7. Actually, it is 8.", 1),
+    ("7", "The answer is 7. Wait, that is wrong.", 0),
+    ("7", "The answer is 7.\n\nNo, 8.", 0),
+    ("7", "The answer is 7. No other number fits.", 1),
+    ("no", "Answer:\n\nNo.", 1),
+]
+"""The same, found in reviews: not among those that graders are compared on."""
 
 OPEN = {
     (r"45\%", "45"),

@@ -12,6 +12,7 @@ from test_rewards import leaves, paid, responses, runner
 
 from branchwise.config import ConfigError, RewardConfig
 from branchwise.rewards.code import code, grade_code, same_text
+from branchwise.rewards.grade import grade as grade_lines
 from branchwise.rewards.programs import completions, programs
 
 pytestmark = pytest.mark.usefixtures("sandbox")
@@ -310,6 +311,16 @@ print(grade_code([{{"output": "print(sum(map(int, input().split())))", **{SUM!r}
 
 
 # --- rows and settings
+
+
+def test_a_file_s_rows_come_back_as_they_are_graded():
+    slow = "import time\ntime.sleep(9)\nprint(1)"
+    rows = [{"output": output, "inputs": [""], "outputs": ["1"]} for output in ("print(1)", slow)]
+    start = time.perf_counter()
+    graded = grade_lines(map(json.dumps, rows), "code")
+    assert next(graded)["reward"] == 1
+    assert time.perf_counter() - start < 9  # an interrupt by then loses the second row alone
+    graded.close()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from math_pairs import PAIRS, REVIEWED, TEXTS
+from math_pairs import PAIRS, REVIEWED, REVIEWED_TEXTS, TEXTS
 
 from branchwise.rewards.math import explain, math, ungradable
 from branchwise.rewards.mathematics import symbolic
@@ -63,7 +63,8 @@ def reward(output, gold, **args):
         ("that is 3 + 4", None),
         ("from 3 to 5", None),
         ("at (3, 4)", None),
-        ("about 5 million", None),
+        ("there were about 5 million", None),
+        ("5 million", "5 million"),
         ("we need \\sqrt{2}", None),
         ("we need 2x", None),
         ("7 =", "7"),
@@ -112,7 +113,7 @@ def test_pairs_are_paid_as_they_should_be(gold, answer, right):
     assert explain(f"so \\boxed{{{answer}}}", gold)[0] == right
 
 
-@pytest.mark.parametrize(("gold", "text", "right"), TEXTS)
+@pytest.mark.parametrize(("gold", "text", "right"), TEXTS + REVIEWED_TEXTS)
 def test_texts_are_paid_as_they_should_be(gold, text, right):
     assert reward(text, gold) == right
 

@@ -23,6 +23,8 @@ _LONGEST = 20_000
 _MOST_CUES = 500
 _LABEL = re.compile(r"[\s(\[*_]*([A-Za-z])(?:[)\].:]|\s*[-–—]\s|,?\s+(?=because|since))[)\]*_]*\s*(.+)")
 _LABEL_AMID = re.compile(r"(?<!\w)(?:[A-J][).:]\s|\([A-J]\)|[,;&] ?[A-J]\b)")
+_ANOTHER = re.compile(r"[(\[*]*[A-J][)\]*.\s]*(?:$|(?:or|and)\b|[/&,;])")
+"""Another letter where a reason or an option is due: `A: B`, `A. B or C`."""
 _COMMAND = re.compile(r"\\(?:text|textbf|mathbf|mathrm)\s*\{([^{}]*)\}|\\(?:[ ,;:!]|q?quad\b)")
 _OPTION_START, _OPTION_END = r"(?<![\w.−*/^+-])", r"(?!\w|[.,]\d|\s?[/^*+×]|-\w|\s\d|\s?%)"
 """Of an option's text within another: 12 is not in -12, 12/5 or 1/12."""
@@ -105,7 +107,8 @@ def _labelled(text: str, options: Mapping[str, str]) -> str | None:
     rest = match[2].strip(" *_")
     tail = text[match.end(1) :]
     denied = words.DENIED_AFTER.match(tail) or words.DENIED_HERE.match(rest) or words.JOINED.match(tail)
-    if denied or _LABEL_AMID.search(rest) or any(option and _same(option, rest) for option in options.values()):
+    several = _LABEL_AMID.search(rest) or _ANOTHER.match(rest)
+    if denied or several or any(option and _same(option, rest) for option in options.values()):
         return None
     return match[1]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
@@ -118,6 +118,12 @@ def grade_code(rows: Sequence[Mapping[str, Any]], **settings: Any) -> list[tuple
     Raises:
         ConfigError: the isolation is not to be had here.
     """
+    return list(grade_in_turn(rows, **settings))
+
+
+def grade_in_turn(rows: Sequence[Mapping[str, Any]], **settings: Any) -> Iterator[tuple[float | None, str]]:
+    """What `grade_code` gives, each row's as soon as it and those before it are graded; programs not begun by then are
+    left out where nobody takes the rest."""
     how = Grading(**settings)
     sandbox = how.sandbox()
 
@@ -130,9 +136,10 @@ def grade_code(rows: Sequence[Mapping[str, Any]], **settings: Any) -> list[tuple
             return None, f"{type(error).__name__}: {error}"
 
     if len(rows) == 1:
-        return [grade(rows[0])]
+        yield grade(rows[0])
+        return
     with ThreadPoolExecutor(how.workers or os.cpu_count() or 1) as pool:
-        return list(pool.map(grade, rows))
+        yield from pool.map(grade, rows)
 
 
 def check(**settings: Any) -> None:

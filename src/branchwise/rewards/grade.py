@@ -56,9 +56,9 @@ def _row(line: str) -> Row | str:
 def _graded(rows: list[Row | str], task: Task) -> Iterator[Row]:
     sound = [row for row in rows if isinstance(row, dict)]
     if task == "code":
-        from branchwise.rewards.code import grade_code
+        from branchwise.rewards.code import grade_in_turn
 
-        verdicts = iter(grade_code(sound))
+        verdicts = grade_in_turn(sound)  # what is graded is written, whatever ends the rest
     else:
         verdicts = (_verdict(row, task) for row in sound)
     for row in rows:

@@ -76,7 +76,9 @@ def _equal(gold: str, given: str) -> bool:
     return _same_words(gold, given) or symbolic.equal(gold, given)
 
 
-_LABEL = re.compile(r"\(([A-J])\) ?\S.*")
+_LABEL = re.compile(
+    r"\(([A-J])\)(?! ?(?:[,;&/]|(?:or|and|is|isn['’]t|not)\b)|.*\([A-J]\)) ?\S.*"  # alone, and not denied
+)
 
 
 def _same_label(gold: str, given: str) -> bool | None:
@@ -183,10 +185,19 @@ def _named(text: str) -> tuple[str, str]:
         name = sides.pop(0)
     elif len(sides) > 1 and _is_name(sides[-1]) and read_number(sides[0]):
         name = sides.pop()
-    true = all(_equal(side, sides[-1]) for side in sides[:-1])
-    if not true or (len(sides) > 1 and not name and not _is_constant(sides[-1])) or _contains(sides[-1], name):
+    if not _leads_to_last(sides, name):
         return "", text
     return compact(name), sides[-1]
+
+
+def _leads_to_last(sides: list[str], name: str) -> bool:
+    """Whether true steps end in a value: `2 + 3 = 5` does; `2 = 2` says nothing, and `x + 1 = 1 + x` is no value."""
+    last = sides[-1]
+    if _contains(last, name) or not all(_equal(side, last) for side in sides[:-1]):
+        return False
+    if name or len(sides) == 1:
+        return True
+    return _is_constant(last) and any(compact(side) != compact(last) for side in sides)
 
 
 def _has_sign(text: str) -> bool:

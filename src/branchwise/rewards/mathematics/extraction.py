@@ -30,6 +30,12 @@ _DENIED_AFTER = re.compile(
 )
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|。")
 _REMARK = re.compile(r"[,;]? \(?(?:because|since|as|which|so that|where)\b|,?(?: and)? not |,? but ")
+_TAKEN_BACK = re.compile(
+    r"(?:[.!?,;]\s+|\n)\W*(?:but )?"
+    r"(?:no[,.!:]|(?:wait|actually|sorry|correction|oops)\b|scratch that|on second thought)",
+    re.IGNORECASE,
+)
+"""What changes an answer that was given before."""
 _ADVERB = re.compile(r"(?:therefore|thus|then|clearly|simply|exactly|just|equal to|given by)[, ]+")
 _VALUE = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
 _LAST = re.compile(
@@ -61,7 +67,9 @@ def final_answer(text: str, require_box: bool = False) -> str | None:
     if "####" in text:
         return text.rpartition("####")[2].strip().partition("\n")[0]
     if said := [match for match in _SAID.finditer(text) if not _is_denied(text, match.start())]:
-        return _said(text[said[-1].end() :])
+        rest = text[said[-1].end() :].lstrip(" \n:=*_")  # so that `Answer:\n\nNo.` takes nothing back
+        taken_back = _TAKEN_BACK.search(rest)
+        return _last_number(rest[taken_back.end() :]) if taken_back else _said(rest)
     if _SAID.search(text) or _UNSAID.search(text):
         return None
     line = text.strip()

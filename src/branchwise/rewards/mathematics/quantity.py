@@ -32,6 +32,10 @@ _WORD_NUMBERS = {
         )
     )
 }
+_MULTIPLES = {
+    "dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
+}  # fmt: skip
+_TIMES = re.compile(rf"(?P<core>.*[^ ]) ?\b(?P<multiple>{'|'.join(_MULTIPLES)})", re.IGNORECASE)
 _SCALES = frozenset(
     words("""
     pi e i or and to of sqrt dozen hundred thousand million billion trillion half halves third quarter fourth fifth
@@ -68,7 +72,8 @@ _MARKED = re.compile(
     re.IGNORECASE,
 )
 _PLAIN = re.compile(
-    r"(?P<core>[^A-Za-z]*?(?:\\frac[^A-Za-z]*)?[\d}]) ?(?P<unit>[A-Za-z][A-Za-z. '/-]{0,38}(?: ?\^ ?\{?[23]\}?)?)"
+    r"(?P<core>[^A-Za-z]*?(?:\\frac[^A-Za-z]*)?[\d}]" + rf"(?: (?:{'|'.join(_MULTIPLES)})\b)?) ?"
+    r"(?P<unit>[A-Za-z][A-Za-z. '/-]{0,38}(?: ?\^ ?\{?[23]\}?)?)"
 )
 _DEGREES = re.compile(r"(?P<core>.*[\d)}]) ?\\degree ?(?P<scale>[CF]?)")
 _TRIGONOMETRY = re.compile("sin|cos|tan|cot|sec|csc")
@@ -127,6 +132,9 @@ def read_number(text: str) -> Node | None:
     """An integer, decimal, fraction, mixed number, power of ten or repeating decimal, exactly."""
     if text.lower() in _WORD_NUMBERS:
         return number(_WORD_NUMBERS[text.lower()])
+    if text[-1:].isalpha() and (match := _TIMES.fullmatch(text)):
+        value = read_number(match["core"])
+        return number(value[1] * _MULTIPLES[match["multiple"].lower()]) if value else None
     if not text[-1:] or not (text[-1].isdigit() or text[-1] == "}"):
         return None
     for form in _NUMBERS:

@@ -145,6 +145,8 @@ def read_real_set(text: str) -> RealSet | None:
 
 
 def _piece(text: str) -> tuple[list[Span], str] | None:
+    if " and " in text:
+        return _both(text.split(" and "))
     if text.startswith("\\mathbb"):
         return _reals(text)
     if chain := read_chain(text):
@@ -216,6 +218,39 @@ def _solution(chain: Chain) -> tuple[list[Span], str] | None:
             closed = signs[0] == "\\le"
             return [Span(end, closed, None, False) if low else Span(None, False, end, closed)], name
     return None
+
+
+def _both(conditions: list[str]) -> tuple[list[Span], str] | None:
+    """Of `x > 1 and x < 5`: what inequalities in the same variable share; None where that is nothing."""
+    found: list[tuple[list[Span], str]] = []
+    for condition in conditions:
+        chain = read_chain(condition.strip())
+        solution = _solution(chain) if chain else None
+        if solution is None or (found and solution[1] != found[0][1]):
+            return None
+        found.append(solution)
+    shared, name = found[0]
+    for spans, _ in found[1:]:
+        shared = [both for a in shared for b in spans if (both := _overlap(a, b))]
+    return (shared, name) if shared else None
+
+
+def _overlap(a: Span, b: Span) -> Span | None:
+    low, has_low = _tighter((a.low, a.has_low), (b.low, b.has_low), 1)
+    high, has_high = _tighter((a.high, a.has_high), (b.high, b.has_high), -1)
+    if low is not None and high is not None:
+        order = compare(low, high)
+        if order > 0 or (order == 0 and not (has_low and has_high)):
+            return None
+    return Span(low, has_low, high, has_high)
+
+
+def _tighter(a: tuple[Any, bool], b: tuple[Any, bool], side: int) -> tuple[Any, bool]:
+    """The larger of two low ends (side 1), the smaller of two high ones (side -1)."""
+    if a[0] is None or b[0] is None:
+        return b if a[0] is None else a
+    order = compare(a[0], b[0]) * side
+    return (a[0], a[1] and b[1]) if order == 0 else a if order > 0 else b
 
 
 def _is_name(text: str) -> bool:
