@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 import tiny
+import yaml
 from byte_tokenizer import byte_tokenizer
 from chat_server import Answer, ChatServer, limit
+from warm import start_two
 
 from branchwise import ConfigError, Trainer, load_config
 from branchwise.errors import WorkStopped
@@ -107,6 +109,59 @@ def test_an_endpoint_that_stops_the_work_stops_the_run_and_the_next_goes_on(mode
         trainer = Trainer(model, [even], ROWS, config=config)
     assert [len(question.phrasings) for question in trainer.questions] == [2] * 4
     assert len(server.seen) == 5
+
+
+def files_of_a_run(model, folder, rows=ROWS, **rephrase):
+    """The config's file, for the command line."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values = settings(folder / "run", **rephrase)
+    values |= {"model": {"path": model}, "data": {"train": str(folder / "rows.jsonl")}}
+    values["rewards"] = [f"{Path(__file__).with_name('letters.py')}:hardly_ever_equal"]
+    values["train"] |= {"questions": 4, "steps": 2}
+    (folder / "run.yaml").write_text(yaml.safe_dump(values))
+    return folder / "run.yaml"
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_asks_and_both_train_on_what_came(model, warm, tmp_path):
+    def sound(seen, number):
+        return Answer(text=f"At home, {seen.question[0].lower()}{seen.question[1:]}", delay=0.3)
+
+    with ChatServer(sound) as server:
+        config = files_of_a_run(model, tmp_path, writer="openai:tiny", base_url=server.url, kinds=["wording"])
+        pair = start_two(warm, "train", config)
+        codes = [command.wait() for command in pair]
+    # two slots a question; the second reply is the first again and is asked for three times
+    assert codes == [0, 0], [command.output for command in pair]
+    assert len(server.seen) == len({seen.mark for seen in server.seen})
+    wordings = {
+        tree["question"]["id"]: [node["wording"] for node in tree["nodes"] if node["kind"] == "phrasing"]
+        for tree in trees(tmp_path / "run")
+    }
+    assert sorted(wordings) == ["1", "2", "3", "4"]  # the two processes' together
+    for row, (original, *others) in zip(ROWS, (wordings[key] for key in sorted(wordings))):
+        assert original == row["question"] and others == [f"At home, {original[0].lower()}{original[1:]}"]
+
+
+@pytest.mark.slow
+def test_of_two_processes_both_end_where_the_endpoint_stops_the_work(model, warm, tmp_path):
+    with ChatServer(lambda seen, number: limit("1", code="insufficient_quota")) as server:
+        config = files_of_a_run(model, tmp_path, writer="openai:tiny", base_url=server.url)
+        pair = start_two(warm, "train", config)
+        assert [command.wait() for command in pair] == [1, 1], [command.output for command in pair]
+    assert all("quota" in command.output and "begin the run again" in command.output for command in pair)
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_writes_for_itself(model, warm, tmp_path):
+    config = files_of_a_run(
+        model, tmp_path, writer="policy", max_tokens=8, skip_checks=["numbers", "scaffold", "length", "topic",
+        "variables", "units", "latex", "form", "control"],
+    )  # fmt: skip
+    pair = start_two(warm, "train", config)
+    assert [command.wait() for command in pair] == [0, 0], [command.output for command in pair]
+    assert sum("rephrasings of 4 questions" in command.output for command in pair) == 1
+    assert len({tree["question"]["id"] for tree in trees(tmp_path / "run")}) == 4
 
 
 def test_settings_that_cannot_be_are_refused():
