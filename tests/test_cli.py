@@ -38,6 +38,11 @@ def test_help_costs_little_more_than_the_library_it_is_written_with():
     assert cpu_seconds(BRANCHWISE, "--help") < 4 * cpu_seconds(*help_page)
 
 
+def test_the_package_is_the_command_too():
+    as_module = subprocess.run([sys.executable, "-m", "branchwise", "--version"], capture_output=True, text=True)
+    assert as_module.stdout == branchwise("--version").stdout and as_module.stdout.startswith("branchwise ")
+
+
 @pytest.mark.parametrize("heavy", ["torch", "transformers", "datasets", "numpy", "pydantic"])
 def test_the_command_line_loads_nothing_heavy_until_it_is_needed(heavy):
     code = f"import sys, branchwise.cli; sys.exit({heavy!r} in sys.modules)"

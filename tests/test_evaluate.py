@@ -147,6 +147,14 @@ def test_weights_that_have_changed_are_another_model(model, problems, tmp_path):
         run_eval([str(changed)], [problems], tmp_path / "out", OPTIONS, say=lambda line: None)
 
 
+def test_a_try_that_stored_nothing_holds_nothing(model, problems, tmp_path):
+    """An engine that is not installed, a suite that is not there: the next try may have other settings."""
+    with pytest.raises(ConfigError, match="gone"):
+        run_eval([model], [f"sums={tmp_path / 'gone.jsonl'}"], tmp_path / "out", OPTIONS, say=lambda line: None)
+    run_eval([model], [problems], tmp_path / "out", OPTIONS, say=lambda line: None)
+    assert len(read_problems(tmp_path / "out" / "model" / "sums")) == 7
+
+
 def test_a_folder_has_one_evaluation_at_a_time(whole, model, problems):
     folder = whole[0] / "model" / "sums"
     store = Store(folder, json.loads((folder / "settings.json").read_text()))
@@ -213,7 +221,16 @@ def test_a_single_greedy_sample_is_an_evaluation(model, problems, tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("samples", 0), ("k", [0]), ("k", ["a"]), ("temperature", -1.0), ("engine", "foo"), ("dtype", "float99")],
+    [
+        ("samples", 0),
+        ("k", [0]),
+        ("k", ["a"]),
+        ("temperature", -1.0),
+        ("temperature", float("inf")),
+        ("kv_memory_gb", float("nan")),
+        ("engine", "foo"),
+        ("dtype", "float99"),
+    ],
 )
 def test_a_setting_that_cannot_be_is_named(model, problems, tmp_path, key, value):
     with pytest.raises(ConfigError, match=key):

@@ -11,8 +11,11 @@ from chat_server import Answer, ChatServer, limit
 from warm import start_two
 
 from branchwise import ConfigError, Trainer, load_config
+from branchwise.config_rephrase import RephraseConfig
+from branchwise.data.load import Rows
 from branchwise.errors import WorkStopped
 from branchwise.rephrase.local import of_engine
+from branchwise.rephrase.run import rephrase
 from branchwise.rephrase.writer import Order, Settings
 
 ROWS = [
@@ -91,6 +94,26 @@ def test_what_a_local_writer_says_does_not_depend_on_who_else_is_asked(model, tm
     alone = [asyncio.run(ask([order]))[0] for order in orders]
     assert together == alone and len({reply.text for reply in together}) > 1
     assert all(0 < reply.reply_tokens <= 6 and reply.finish in ("stop", "length") for reply in together)
+
+
+def test_an_engine_that_breaks_ends_the_work_and_keeps_what_came(model, tmp_path):
+    trainer = Trainer(model, [even], ROWS, config={k: v for k, v in settings(tmp_path).items() if k != "rephrase"}
+                      | {"tree": {"thoughts": 2, "marker": None}})  # fmt: skip
+    grow, calls = trainer.engine.grow, []
+
+    def breaks(limbs, sampling):
+        calls.append(len(limbs))
+        if len(calls) == 2:
+            raise RuntimeError("out of memory")
+        grow(limbs, sampling)
+
+    trainer.engine.grow = breaks
+    config = RephraseConfig(writer="policy", max_tokens=4, concurrency=2, attempts=1, kinds=["wording"])
+    rows, store = Rows("rows", ROWS), tmp_path / "replies.sqlite"
+    with pytest.raises(RuntimeError, match="out of memory"):
+        rephrase(rows, 1, config, store, of_engine("policy", trainer.engine, trainer.tokenizer, {}))
+    result = rephrase(rows, 1, config, store, of_engine("policy", trainer.engine, trainer.tokenizer, {}))
+    assert calls[0] == 2 and (result.found, result.sent) == (2, 2)
 
 
 def test_an_endpoint_that_stops_the_work_stops_the_run_and_the_next_goes_on(model, tmp_path):

@@ -195,6 +195,9 @@ def evaluate(
     engine: Annotated[
         str | None, typer.Option(help="transformers (default), vllm, or '{kind: vllm_server, urls: [...]}'.")
     ] = None,
+    kv_memory_gb: Annotated[
+        float | None, typer.Option(help="The most that keys and values may take; default: a third of what is free.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for samples and tables.")] = None,
 ) -> None:
     """Measure models: pass@k, avg@n, maj@k with intervals; every sample is stored, and an interrupted one goes on."""
@@ -208,6 +211,7 @@ def evaluate(
         "max_answer_tokens": max_answer_tokens, "marker": marker, "template": template,
         "system_prompt": system_prompt, "limit": limit, "seed": seed, "batch": batch, "device": device, "dtype": dtype,
         "engine": parse_override(f"engine={engine}")["engine"] if engine else None, "max_dropped": max_dropped,
+        "kv_memory_gb": kv_memory_gb,
     }  # fmt: skip
     chosen = DEFAULT_EMBEDDER if diversity == "default" else diversity
     typer.echo(

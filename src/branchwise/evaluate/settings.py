@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from branchwise.config import (
     Config,
@@ -27,6 +27,8 @@ from branchwise.evaluate.suites import BOXED, Suite
 
 class EvaluationSettings(Section):
     """One model on one suite."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     model: str
     """A Hugging Face id or a folder with weights."""

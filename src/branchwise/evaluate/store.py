@@ -62,7 +62,7 @@ class Store:
         self._lock = locked(folder, "--out")
         stated = folder / "settings.json"
         settings = json.loads(json.dumps(settings))
-        if stated.exists():
+        if stated.exists() and self.file.exists() and self.file.stat().st_size:
             _check_same(json.loads(stated.read_text(encoding="utf-8")), settings, folder)
         replace_text(stated, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
