@@ -62,7 +62,7 @@ def test_the_rules_write_for_a_run_and_unequal_pools_train(model, tmp_path):
     trainer.train()
     grown = {len([n for n in tree["nodes"] if n["kind"] == "phrasing"]) for tree in trees(tmp_path)}
     assert grown == {1, 3}
-    records = (tmp_path / "rephrase" / "train.records.jsonl").read_text().splitlines()
+    records = (tmp_path.with_name(f"{tmp_path.name}-rephrase") / "train.records.jsonl").read_text().splitlines()
     assert len(records) == 6 and json.loads(records[0])["kind"] in ("layout", "number_form")
     assert any("6 rephrasings of 4 questions" in note for note in trainer.notes)
 
@@ -94,6 +94,19 @@ def test_what_a_local_writer_says_does_not_depend_on_who_else_is_asked(model, tm
     alone = [asyncio.run(ask([order]))[0] for order in orders]
     assert together == alone and len({reply.text for reply in together}) > 1
     assert all(0 < reply.reply_tokens <= 6 and reply.finish in ("stop", "length") for reply in together)
+
+
+def test_a_run_that_is_begun_again_and_again_pays_once(model, tmp_path):
+    """The first run's folder is moved aside by the second, and the second's by the third."""
+    with ChatServer(
+        lambda seen, number: Answer(text=f"At home, {seen.question[0].lower()}{seen.question[1:]}")
+    ) as server:
+        config = settings(tmp_path / "run", writer="openai:tiny", base_url=server.url)
+        config["tree"]["rephrasings"], config["train"]["steps"] = 1, 1
+        for _ in range(3):
+            Trainer(model, [even], ROWS, config=config).train()
+            assert len(server.seen) == len(ROWS)
+    assert (tmp_path / "run.2" / "metrics.jsonl").exists()
 
 
 def test_an_engine_that_breaks_ends_the_work_and_keeps_what_came(model, tmp_path):
@@ -167,12 +180,13 @@ def test_of_two_processes_one_asks_and_both_train_on_what_came(model, warm, tmp_
 
 
 @pytest.mark.slow
-def test_of_two_processes_both_end_where_the_endpoint_stops_the_work(model, warm, tmp_path):
+@pytest.mark.parametrize(("address", "code", "words"), [(None, 1, "quota"), ("localhost", 2, "is no address")])
+def test_of_two_processes_both_end_where_the_writer_cannot_write(model, warm, tmp_path, address, code, words):
     with ChatServer(lambda seen, number: limit("1", code="insufficient_quota")) as server:
-        config = files_of_a_run(model, tmp_path, writer="openai:tiny", base_url=server.url)
+        config = files_of_a_run(model, tmp_path, writer="openai:tiny", base_url=address or server.url)
         pair = start_two(warm, "train", config)
-        assert [command.wait() for command in pair] == [1, 1], [command.output for command in pair]
-    assert all("quota" in command.output and "begin the run again" in command.output for command in pair)
+        assert [command.wait() for command in pair] == [code, code], [command.output for command in pair]
+    assert all(words in command.output and "Traceback" not in command.output for command in pair)
 
 
 @pytest.mark.slow

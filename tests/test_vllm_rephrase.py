@@ -31,7 +31,8 @@ def endpoint(smollm2, tmp_path_factory):
     with log.open("w") as file:
         server = subprocess.Popen(
             # what `vllm serve` runs; that script itself asks for a distribution that the CPU's is not
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", smollm2, "--served-model-name", "smollm2", "--port", str(port),
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", smollm2,
+             "--served-model-name", "smollm2", "--port", str(port),
              "--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "20"],
             stdout=file, stderr=subprocess.STDOUT, env=os.environ | environment, start_new_session=True,
         )  # fmt: skip

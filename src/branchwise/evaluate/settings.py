@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from os import getpid
 from pathlib import Path
+from platform import node
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -84,7 +86,8 @@ class EvaluationSettings(Section):
                 max_rows=self.max_rows,
                 kv_memory_gb=self.kv_memory_gb,
             ),
-            train=TrainConfig(seed=self.seed, device=self.device),
+            # nothing is written there, but for weights on their way to servers: no two processes may share it
+            train=TrainConfig(seed=self.seed, device=self.device, output_dir=f"runs/eval-{node()}-{getpid()}"),
             engine=self.engine,
         )
 
