@@ -225,6 +225,17 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path):
     assert [step["step"] for step in read_history(tmp_path).steps] == [1]
 
 
+def test_lines_that_a_crash_garbled_are_told_and_left_out(tmp_path):
+    (tmp_path / "config.yaml").write_text("train: {steps: 3}\n")
+    garbage = b'\0\0\xff\n{"step": 2, "rew\n[1]\n'
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "reward": 0.5}\n' + garbage + b'{"step": 3, "reward": 1}\n')
+    h = read_history(tmp_path)
+    assert [step["step"] for step in h.steps] == [1, 3] and h.garbled == 3
+    found = history([{"reward": 0.5}])
+    found.garbled = 3
+    assert any("3 lines of metrics.jsonl" in f.evidence for f in diagnose(found))
+
+
 def test_metrics_that_are_not_finite_are_told_and_left_out_of_the_rest():
     nan = float("nan")
     steps = [{"reward": nan if i % 2 else 0.5, "grad_norm": float("inf") if i == 3 else 1.0} for i in range(12)]

@@ -82,6 +82,16 @@ def _idle(h: History) -> Iterator[Finding]:
         )
 
 
+def _garbled(h: History) -> Iterator[Finding]:
+    if h.garbled:
+        yield Finding(
+            "advice",
+            "some of what was logged cannot be read",
+            f"{h.garbled} lines of metrics.jsonl, as a crash of the machine leaves them; they are left out",
+            "branchwise train … --resume takes those steps again",
+        )
+
+
 def _not_finite(h: History) -> Iterator[Finding]:
     if found := h.not_finite():
         most = sorted(found, key=lambda key: -found[key])
@@ -244,5 +254,6 @@ def _shape(h: History) -> Iterator[Finding]:
 
 
 RULES: tuple[Callable[[History], Iterator[Finding]], ...] = (
-    _uniform, _idle, _not_finite, _rewards, _learning, _thoughts, _lengths, _entropy, _spikes, _mismatch, _shape,
+    _garbled, _uniform, _idle, _not_finite, _rewards, _learning, _thoughts, _lengths, _entropy, _spikes, _mismatch,
+    _shape,
 )  # fmt: skip
