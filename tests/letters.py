@@ -9,6 +9,10 @@ def likes_a(completions, completion_ids, **_):
     return [float(21 in ids) for ids in completion_ids]
 
 
+def hardly_ever_equal(completion_ids, **_):
+    return [sum(ids) % 7 / 7 for ids in completion_ids]
+
+
 def likes_a_though_killed(completions, completion_ids, **_):
     """The same; but the process of its first, third and fifth call is killed."""
     if _call() in (1, 3, 5):

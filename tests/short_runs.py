@@ -90,8 +90,8 @@ def ended(model, folder, moment, resume=None, part="end", **changed):
 
 
 def contents(folder):
-    """All of a run but its times, its memory and its checkpoints."""
-    timed = ("seconds", "tokens_per_second", "memory/")
+    """All of a run but its times (and the advice drawn from them), its memory and its checkpoints."""
+    timed = ("seconds", "tokens_per_second", "memory/", "advice/")
     metrics = [
         {key: value for key, value in json.loads(line).items() if not key.startswith(timed)}
         for line in (folder / "metrics.jsonl").read_text().splitlines()

@@ -54,6 +54,11 @@ def test_a_source_in_short_takes_overrides():
     assert (c.data.eval.path, c.data.eval.limit) == ("held.jsonl", 60)
 
 
+def test_an_override_that_is_no_yaml_is_refused():
+    with pytest.raises(ConfigError, match="its value is not YAML"):
+        load_config(MODEL, ["engine={kind: vllm"])
+
+
 def test_an_override_without_a_value_is_refused():
     assert "key=value" in refused({}, "train.steps")
 

@@ -12,7 +12,7 @@ from branchwise.diagnostics.history import History, read_history
 from branchwise.diagnostics.pools import pool_metrics, pool_sums, uniform_at, uniform_share, value_counts
 from branchwise.diagnostics.responses import disagreement, diversity, embedder, final_answer, length_sums, mean_distance
 from branchwise.diagnostics.spikes import SpikeScore
-from branchwise.diagnostics.thoughts import ThoughtWindow, advise, thought_sums
+from branchwise.diagnostics.thoughts import ThoughtWindow, advise, cost_sums, thought_sums
 from branchwise.errors import ConfigError
 
 
@@ -85,6 +85,31 @@ def test_the_advice_of_a_run_looks_back_over_its_steps():
     # σ_w² = (1/2·2 + 0·2)/4, σ_b² = ((0 + 1/2) − (1/4 + 0))/2, tokens 3 and 2
     assert metrics["variance/within"] == 0 and metrics["variance/between"] == pytest.approx(1 / 2)
     assert metrics["advice/answers"] == round(math.sqrt(3 * (1 / 4) / (2 * (1 / 8))))
+
+
+def test_costs_are_the_runs_own_seconds_and_move_the_advice():
+    # 2 thoughts of 30 tokens and 8 answers of 5 are 100 tokens; σ_w² = 1/4, σ_b² = 1/8 − (1/4)/4 = 1/16
+    trees = [tree([thought(*rewards, tokens=30, answer_tokens=5) for rewards in ((1, 1, 1, 0), (1, 0, 0, 0))])]
+    window = ThoughtWindow(2, 4)
+    quick = thought_sums(trees) | cost_sums({"sampling": 6.0, "update": 4.0, "rewards": 0.0, "weights": 9.0})
+    metrics = window.add(quick)
+    # 10 s over 100 tokens
+    assert metrics["seconds_per_thought"] == pytest.approx(3.0) and metrics["seconds_per_answer"] == pytest.approx(0.5)
+    assert metrics["advice/answers"] == round(math.sqrt(3 * 4 / 0.5)) == 5
+    metrics = window.add(thought_sums(trees) | cost_sums({"sampling": 6.0, "update": 4.0, "rewards": 16.0}))
+    # and 16 s over 8 leaves; over both steps 1 s a leaf
+    assert metrics["seconds_per_thought"] == pytest.approx(3.0) and metrics["seconds_per_answer"] == pytest.approx(2.5)
+    assert metrics["advice/answers"] == round(math.sqrt(3 * 4 / 1.5)) == 3
+    assert metrics["advice/thoughts"] == 3  # 2·(3 + 4·1.5)/(3 + 3·1.5) = 2.4, at least 3
+
+
+def test_answers_that_cost_what_a_thought_does_are_worth_fewer():
+    """The budget pays for as many thoughts as it can: K = 8·(0.3 + 2·3)/(0.3 + 1·3)."""
+    trees = [tree([thought(*r, tokens=3, answer_tokens=2) for r in ((1, 1), (0, 1), (0, 0), (0, 0), (1, 1), (0, 0))])]
+    seconds = cost_sums({"sampling": 4.2, "rewards": 33.6})  # 42 tokens of 0.1 s, 12 leaves of 2.8 s
+    advice = advise(thought_sums(trees) | seconds, 8, 2)
+    assert (advice.thought_cost, advice.answer_cost) == (pytest.approx(0.3), pytest.approx(0.2 + 2.8))
+    assert advice.answers == 1 and advice.thoughts == round(8 * (0.3 + 2 * 3) / (0.3 + 3)) == 15
 
 
 def test_spikes_are_undefined_before_ten_and_measured_against_the_mean_of_those_before():
@@ -198,6 +223,17 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path):
     (tmp_path / "config.yaml").write_text("train: {steps: 3}\n")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "reward": 0.5}\n{"step": 2, "rew')
     assert [step["step"] for step in read_history(tmp_path).steps] == [1]
+
+
+def test_lines_that_a_crash_garbled_are_told_and_left_out(tmp_path):
+    (tmp_path / "config.yaml").write_text("train: {steps: 3}\n")
+    garbage = b'\0\0\xff\n{"step": 2, "rew\n[1]\n'
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "reward": 0.5}\n' + garbage + b'{"step": 3, "reward": 1}\n')
+    h = read_history(tmp_path)
+    assert [step["step"] for step in h.steps] == [1, 3] and h.garbled == 3
+    found = history([{"reward": 0.5}])
+    found.garbled = 3
+    assert any("3 lines of metrics.jsonl" in f.evidence for f in diagnose(found))
 
 
 def test_metrics_that_are_not_finite_are_told_and_left_out_of_the_rest():

@@ -21,9 +21,10 @@ from branchwise.diagnostics.history import read_history
 from branchwise.evaluate.command import powers_of_two, run_eval
 from branchwise.evaluate.evaluate import vote
 from branchwise.evaluate.scores import by_problem, score
-from branchwise.evaluate.settings import settings_for
-from branchwise.evaluate.store import Problem, Sample, read_problems
+from branchwise.evaluate.settings import checkpoints_of, settings_for
+from branchwise.evaluate.store import Problem, Sample, Store, read_problems
 from branchwise.evaluate.suites import SUITES, find_suite, suite_rows
+from branchwise.rewards.run import RewardRunner
 
 ROOT = Path(__file__).parent.parent
 PROBLEMS = [{"question": f"{a}+{b}", "answer": str(a + b)} for a, b in
@@ -124,6 +125,89 @@ def test_other_settings_are_not_mixed_into_a_stored_evaluation(whole, model, pro
         run_eval([model], [problems], whole[0], {**OPTIONS, "seed": 7}, say=lambda line: None)
 
 
+def test_other_problems_are_not_mixed_into_a_stored_evaluation(whole, model, tmp_path):
+    """The file has changed since: what was measured on the old problems is no measurement of the new ones."""
+    file, out = tmp_path / "sums.jsonl", tmp_path / "out"
+    shutil.copytree(whole[0], out)
+    for rows in (PROBLEMS[1:], PROBLEMS[::-1], [*PROBLEMS[:3], {"question": "1+1", "answer": "2"}, *PROBLEMS[4:]]):
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        store = Store(out / "model" / "sums", json.loads((out / "model" / "sums" / "settings.json").read_text()))
+        asked = [(str(i), row["question"]) for i, row in enumerate(rows, start=1)]
+        with pytest.raises(ConfigError, match="samples of other problems than the suite has now"):
+            store.load(2, asked)
+        store.close()
+    assert samples(out) == samples(whole[0])
+
+
+def test_weights_that_have_changed_are_another_model(model, problems, tmp_path):
+    changed = tiny.save(tmp_path / "model")
+    run_eval([str(changed)], [problems], tmp_path / "out", OPTIONS, say=lambda line: None)
+    tiny.save(changed, seed=1)
+    with pytest.raises(ConfigError, match="holds an evaluation with weights"):
+        run_eval([str(changed)], [problems], tmp_path / "out", OPTIONS, say=lambda line: None)
+
+
+def test_a_try_that_stored_nothing_holds_nothing(model, problems, tmp_path):
+    """An engine that is not installed, a suite that is not there: the next try may have other settings."""
+    with pytest.raises(ConfigError, match="gone"):
+        run_eval([model], [f"sums={tmp_path / 'gone.jsonl'}"], tmp_path / "out", OPTIONS, say=lambda line: None)
+    run_eval([model], [problems], tmp_path / "out", OPTIONS, say=lambda line: None)
+    assert len(read_problems(tmp_path / "out" / "model" / "sums")) == 7
+
+
+def test_a_folder_has_one_evaluation_at_a_time(whole, model, problems):
+    folder = whole[0] / "model" / "sums"
+    store = Store(folder, json.loads((folder / "settings.json").read_text()))
+    with pytest.raises(ConfigError, match="--out: another process is writing to"):
+        run_eval([model], [problems], whole[0], OPTIONS, say=lambda line: None)
+    store.close()
+    run_eval([model], [problems], whole[0], OPTIONS, say=lambda line: None)
+
+
+def test_a_line_that_is_no_problem_is_named(whole, model, problems, tmp_path):
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "model" / "sums" / "samples.jsonl"
+    file.write_bytes(b"\0\xff\n" + file.read_bytes())
+    with pytest.raises(ConfigError, match=r"samples\.jsonl, line 1: not a stored problem"):
+        run_eval([model], [problems], tmp_path, OPTIONS, say=lambda line: None)
+
+
+def test_a_file_in_the_folders_place_is_told(model, problems, tmp_path):
+    (tmp_path / "out").write_text("here")
+    with pytest.raises(ConfigError, match="--out: "):
+        run_eval([model], [problems], tmp_path / "out", OPTIONS, say=lambda line: None)
+
+
+def test_two_suites_of_one_name_are_refused_before_anything_is_sampled(model, problems, tmp_path):
+    other = tmp_path / "sums.jsonl"
+    other.write_text('{"question": "1+1", "answer": "2"}\n')
+    with pytest.raises(ConfigError, match="another is named 'sums', too"):
+        run_eval([model], [problems, str(other)], tmp_path / "out", OPTIONS, say=lambda line: None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_suites_name_stays_within_the_folder(model, problems, tmp_path):
+    run_eval([model], [f"../../über uns={problems}"], tmp_path / "a" / "b", OPTIONS | {"limit": 1}, say=lambda _: None)
+    assert (tmp_path / "a" / "b" / "model" / "über-uns" / "samples.jsonl").is_file()
+
+
+@pytest.mark.parametrize(
+    ("suite", "row", "words"),
+    [
+        ("mmlu-stem", {"question": "q", "choices": "['x', 'y']", "answer": 0, "subject": "astronomy"}, "list of texts"),
+        ("mmlu-stem", {"question": "q", "choices": ["x", "y"], "answer": 77, "subject": "astronomy"}, "out of range"),
+        ("mbpp", {"task_id": "eleven", "text": "t", "test_list": []}, "eleven"),
+        ("gpqa-diamond", {"Question": None, "Correct Answer": "1"}, "NoneType"),
+        ("humaneval", {"prompt": "def f(): ..."}, "no column 'task_id'"),
+    ],
+)
+def test_a_row_that_is_not_as_the_benchmark_has_it_is_named(tmp_path, suite, row, words):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    with pytest.raises(ConfigError, match=rf"suite {suite}: line 1 of .*{words}"):
+        suite_rows(find_suite(f"{suite}={file}"), None)
+
+
 def test_another_k_is_scored_from_the_stored_samples(whole, model, problems, tmp_path):
     shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
     text = run_eval([model], [problems], tmp_path, OPTIONS | {"k": [1, 2]}, say=lambda line: None)
@@ -137,7 +221,16 @@ def test_a_single_greedy_sample_is_an_evaluation(model, problems, tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("samples", 0), ("k", [0]), ("k", ["a"]), ("temperature", -1.0), ("engine", "foo"), ("dtype", "float99")],
+    [
+        ("samples", 0),
+        ("k", [0]),
+        ("k", ["a"]),
+        ("temperature", -1.0),
+        ("temperature", float("inf")),
+        ("kv_memory_gb", float("nan")),
+        ("engine", "foo"),
+        ("dtype", "float99"),
+    ],
 )
 def test_a_setting_that_cannot_be_is_named(model, problems, tmp_path, key, value):
     with pytest.raises(ConfigError, match=key):
@@ -249,6 +342,24 @@ def test_the_coupling_is_that_of_the_gradients_that_training_adds_up(run):
     assert run_coupling(folder).startswith(f"coupling at step 3: cosine {cosine:.3f}")
 
 
+def test_what_lies_beside_checkpoints_is_none(run, tmp_path):
+    shutil.copy(run[0] / "config.yaml", tmp_path)
+    for name in ("000002", "000004.aside-1", "000009.unfinished", "notes"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert {step: path.name for step, path in checkpoints_of(tmp_path).items()} == {2: "000002"}
+
+
+def test_training_data_that_are_not_at_hand_are_not_passed_over_in_silence(run, model, problems, tmp_path):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    for train, words in (({"path": "some/where"}, "trained on some/where"), (None, "what a program gave"),
+                         ({"path": str(tmp_path / "gone.jsonl")}, r"gone\.jsonl: no such file")):  # fmt: skip
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["data"]["train"] = train
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        text = run_eval([str(folder)], [problems], tmp_path / "out", OPTIONS, say=lambda line: None)
+        assert re.search(f"contamination: not checked.*{words}", text)
+
+
 def problem(name, *rewards, answers=None):
     answers = answers or ["1" if r else "0" for r in rewards]
     return Problem(name, name, "1", [Sample("t", a, r, tokens=4, finish="stop") for a, r in zip(answers, rewards)])
@@ -319,11 +430,53 @@ def test_programs_are_asked_for_in_the_chat_template_and_graded_by_the_bare_prom
 
 
 def test_hub_columns_are_brought_to_the_graders():
-    choice = SUITES["mmlu-stem"].prepare({"question": "q", "choices": ["x", "y"], "answer": 1, "subject": "anatomy"})
+    choice = SUITES["mmlu-stem"].prepare({"question": "q", "choices": ["x", "y"], "answer": 1, "subject": "astronomy"})
     assert choice["answer"] == "B" and choice["options"] == "A. x\nB. y"
     assert SUITES["mmlu-stem"].prepare({"question": "q", "choices": ["x"], "answer": 0, "subject": "law"}) is None
     row = {"Question": "q", "Correct Answer": "r", **{f"Incorrect Answer {i}": f"w{i}" for i in (1, 2, 3)}}
     gpqa = SUITES["gpqa-diamond"].prepare(row)
     assert gpqa["choices"]["ABCD".index(gpqa["answer"])] == "r" and sorted(gpqa["choices"]) == ["r", "w1", "w2", "w3"]
+    assert SUITES["mmlu-stem"].prepare({"question": "q", "choices": ["x"], "answer": 0, "subject": "anatomy"}) is None
     assert SUITES["olympiadbench"].prepare({"question": "q", "final_answer": ["2"]})["answer"] == "2"
+    row = {"question": "q", "context": "Let $T=3$.", "final_answer": ["2"]}
+    assert SUITES["olympiadbench"].prepare(row)["question"] == "Let $T=3$.\nq"
     assert SUITES["mbpp"].prepare({"task_id": 5, "text": "t", "test_list": []}) is None
+
+
+CODE = {"test_setup_code": "", "challenge_test_list": []}
+# a row as each data set has it on the hub, and the question and the reference in it
+HUB = {
+    "gsm8k": ({"question": "q", "answer": "6*7=<<6*7=42>>42\n#### 42"}, "q", "42"),
+    "math": ({"problem": "q", "level": "Level 1", "type": "Algebra", "solution": "So \\boxed{42}."}, "q", "42"),
+    "math500": ({"problem": "q", "solution": "So \\boxed{42}.", "answer": "42", "subject": "Algebra", "level": 1,
+                 "unique_id": "test/algebra/1.json"}, "q", "42"),
+    "amc23": ({"id": 0, "question": "q", "answer": "42.0", "url": "https://x.org"}, "q", "42.0"),
+    "aime24": ({"id": 60, "problem": "q", "solution": "So \\boxed{7}.", "answer": "042", "url": "https://x.org",
+                "year": "2024"}, "q", "042"),
+    "aime25": ({"problem": "q", "answer": "42", "id": "0"}, "q", "42"),
+    "olympiadbench": ({"id": 1, "question": "q", "solution": ["s"], "final_answer": ["42"], "context": None,
+                       "image_1": None, "modality": "Text-only", "difficulty": "Competition",
+                       "is_multiple_answer": False, "unit": None, "answer_type": "Numerical", "error": None,
+                       "question_type": "Open-ended", "subfield": "Algebra", "subject": "Math",
+                       "language": "English"}, "q", "42"),
+    "minerva": ({"question": "q", "answer": "42"}, "q", "42"),
+    "gpqa-diamond": ({"Question": "q\n", "Correct Answer": "42", **{f"Incorrect Answer {i}": str(i) for i in (1, 2, 3)},
+                      "Subdomain": "Physics"}, "q", None),
+    "mmlu-stem": ({"question": "q", "subject": "astronomy", "choices": ["1", "42"], "answer": 1}, "q", "B"),
+    "humaneval": ({"task_id": "HumanEval/0", "prompt": "q", "canonical_solution": "", "test": "def check(f): ...",
+                   "entry_point": "f"}, "q", None),
+    "mbpp": ({"task_id": 11, "text": "q", "code": "", "test_list": ["assert f(1)"], **CODE}, "q", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suites_row_as_the_hub_has_it_is_asked_and_graded(name):
+    """Each is a real data set's own columns; a file with them is read the same way."""
+    row, asked, reference = HUB[name]
+    suite = SUITES[name]
+    prepared = suite.prepare(row)
+    (question,), _ = questions(Rows(name, [prepared]), settings_for("some/model", suite, name, {}).data)
+    (message,) = question.phrasings[0]
+    assert message["role"] == "user" and asked in message["content"]
+    assert reference is None or question.columns["answer"] == reference
+    RewardRunner.of(None, settings_for("some/model", suite, name, {}).config(), None).check(set(question.columns))

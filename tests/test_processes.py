@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ import pytest
 import torch
 from commands import write
 from short_runs import contents
+from warm import start_two
 
 SCRIPT = Path(__file__).with_name("process_update.py")
 
@@ -34,16 +34,6 @@ def test_two_processes_equal_one(tmp_path, overrides):
     assert together["norms"] == pytest.approx(alone["norms"], rel=1e-5)
     assert together["stats"] == pytest.approx(alone["stats"], rel=1e-4, abs=1e-5)
     assert together["tokens"] >= alone["tokens"]
-
-
-def start_two(warm, *arguments, first=None):
-    """The two processes of a run, as a launcher starts them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = [world | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    return [warm.start(*arguments, env=env, first=first) for env in ranks]
 
 
 def lines(folder):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def readings(text):
         ("twice, double, thrice, triple", [2, 2, 3, 3]),
         ("three dozen, half a dozen, 1 1/2 dozen", [36, 6, 18]),
         ("1/0 and 20th", [20]),
+        ("1/٠, ٣ of 1/٢", [3, Fraction(1, 2)]),
         ("x_1 + x^2", [1, 2]),
         ("from -5 to 4 degrees, negative 5, (-3, 2)", [-5, 4, -5, -3, 2]),
         ("x - 3, 8 minus 5, a 2-by-4 board", [3, 8, 5, 2, 4]),
@@ -147,6 +149,21 @@ PAIRS = [
 def test_each_check_rejects_what_is_its_own_to_reject(original, text, answer, check):
     against = reason(original, text, answer)
     assert (against and against.partition(":")[0]) == check
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "1/" + "7" * 5000, "0." + "0" * 9000, "so we " * 4000, "\\boxed{" * 3000])
+def test_what_a_stuttering_model_writes_is_rejected_in_a_moment(text):
+    """Thousands of digits are more than Python's int reads from a text."""
+    began = time.monotonic()
+    against = reason("Ann has 3 apples and 4 pears. How many fruits?", text, "7")
+    assert against and len(against) < 400 and time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("sign", ["\u202e", "\u200b", "\ufeff", "\u2066", "\x85"])
+def test_signs_that_turn_or_hide_text_are_no_part_of_a_rephrasing(sign):
+    original, text = "Tom has 3 pens. How many are left?", "How many of Tom's 3 pens are left?"
+    assert reason(original, sign + text).startswith("control")
+    assert reason("Tom has 3 pens. How many \u200bare left?", text.replace("are", "\u200bare")) is None
 
 
 def test_a_duplicate_is_told_by_its_words_not_its_signs():

@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pytest
 import tiny
+import yaml
 from byte_tokenizer import byte_tokenizer
 from chat_server import Answer, ChatServer, limit
+from warm import start_two
 
 from branchwise import ConfigError, Trainer, load_config
+from branchwise.config_rephrase import RephraseConfig
+from branchwise.data.load import Rows
 from branchwise.errors import WorkStopped
 from branchwise.rephrase.local import of_engine
+from branchwise.rephrase.run import rephrase
 from branchwise.rephrase.writer import Order, Settings
 
 ROWS = [
@@ -57,7 +62,7 @@ def test_the_rules_write_for_a_run_and_unequal_pools_train(model, tmp_path):
     trainer.train()
     grown = {len([n for n in tree["nodes"] if n["kind"] == "phrasing"]) for tree in trees(tmp_path)}
     assert grown == {1, 3}
-    records = (tmp_path / "rephrase" / "train.records.jsonl").read_text().splitlines()
+    records = (tmp_path.with_name(f"{tmp_path.name}-rephrase") / "train.records.jsonl").read_text().splitlines()
     assert len(records) == 6 and json.loads(records[0])["kind"] in ("layout", "number_form")
     assert any("6 rephrasings of 4 questions" in note for note in trainer.notes)
 
@@ -91,6 +96,39 @@ def test_what_a_local_writer_says_does_not_depend_on_who_else_is_asked(model, tm
     assert all(0 < reply.reply_tokens <= 6 and reply.finish in ("stop", "length") for reply in together)
 
 
+def test_a_run_that_is_begun_again_and_again_pays_once(model, tmp_path):
+    """The first run's folder is moved aside by the second, and the second's by the third."""
+    with ChatServer(
+        lambda seen, number: Answer(text=f"At home, {seen.question[0].lower()}{seen.question[1:]}")
+    ) as server:
+        config = settings(tmp_path / "run", writer="openai:tiny", base_url=server.url)
+        config["tree"]["rephrasings"], config["train"]["steps"] = 1, 1
+        for _ in range(3):
+            Trainer(model, [even], ROWS, config=config).train()
+            assert len(server.seen) == len(ROWS)
+    assert (tmp_path / "run.2" / "metrics.jsonl").exists()
+
+
+def test_an_engine_that_breaks_ends_the_work_and_keeps_what_came(model, tmp_path):
+    trainer = Trainer(model, [even], ROWS, config={k: v for k, v in settings(tmp_path).items() if k != "rephrase"}
+                      | {"tree": {"thoughts": 2, "marker": None}})  # fmt: skip
+    grow, calls = trainer.engine.grow, []
+
+    def breaks(limbs, sampling):
+        calls.append(len(limbs))
+        if len(calls) == 2:
+            raise RuntimeError("out of memory")
+        grow(limbs, sampling)
+
+    trainer.engine.grow = breaks
+    config = RephraseConfig(writer="policy", max_tokens=4, concurrency=2, attempts=1, kinds=["wording"])
+    rows, store = Rows("rows", ROWS), tmp_path / "replies.sqlite"
+    with pytest.raises(RuntimeError, match="out of memory"):
+        rephrase(rows, 1, config, store, of_engine("policy", trainer.engine, trainer.tokenizer, {}))
+    result = rephrase(rows, 1, config, store, of_engine("policy", trainer.engine, trainer.tokenizer, {}))
+    assert calls[0] == 2 and (result.found, result.sent) == (2, 2)
+
+
 def test_an_endpoint_that_stops_the_work_stops_the_run_and_the_next_goes_on(model, tmp_path):
     def sound(seen, number):
         return Answer(text=f"At home, {seen.question[0].lower()}{seen.question[1:]}")
@@ -107,6 +145,60 @@ def test_an_endpoint_that_stops_the_work_stops_the_run_and_the_next_goes_on(mode
         trainer = Trainer(model, [even], ROWS, config=config)
     assert [len(question.phrasings) for question in trainer.questions] == [2] * 4
     assert len(server.seen) == 5
+
+
+def files_of_a_run(model, folder, rows=ROWS, **rephrase):
+    """The config's file, for the command line."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values = settings(folder / "run", **rephrase)
+    values |= {"model": {"path": model}, "data": {"train": str(folder / "rows.jsonl")}}
+    values["rewards"] = [f"{Path(__file__).with_name('letters.py')}:hardly_ever_equal"]
+    values["train"] |= {"questions": 4, "steps": 2}
+    (folder / "run.yaml").write_text(yaml.safe_dump(values))
+    return folder / "run.yaml"
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_asks_and_both_train_on_what_came(model, warm, tmp_path):
+    def sound(seen, number):
+        return Answer(text=f"At home, {seen.question[0].lower()}{seen.question[1:]}", delay=0.3)
+
+    with ChatServer(sound) as server:
+        config = files_of_a_run(model, tmp_path, writer="openai:tiny", base_url=server.url, kinds=["wording"])
+        pair = start_two(warm, "train", config)
+        codes = [command.wait() for command in pair]
+    # two slots a question; the second reply is the first again and is asked for three times
+    assert codes == [0, 0], [command.output for command in pair]
+    assert len(server.seen) == len({seen.mark for seen in server.seen})
+    wordings = {
+        tree["question"]["id"]: [node["wording"] for node in tree["nodes"] if node["kind"] == "phrasing"]
+        for tree in trees(tmp_path / "run")
+    }
+    assert sorted(wordings) == ["1", "2", "3", "4"]  # the two processes' together
+    for row, (original, *others) in zip(ROWS, (wordings[key] for key in sorted(wordings))):
+        assert original == row["question"] and others == [f"At home, {original[0].lower()}{original[1:]}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("address", "code", "words"), [(None, 1, "quota"), ("localhost", 2, "is no address")])
+def test_of_two_processes_both_end_where_the_writer_cannot_write(model, warm, tmp_path, address, code, words):
+    with ChatServer(lambda seen, number: limit("1", code="insufficient_quota")) as server:
+        config = files_of_a_run(model, tmp_path, writer="openai:tiny", base_url=address or server.url)
+        pair = start_two(warm, "train", config)
+        assert [command.wait() for command in pair] == [code, code], [command.output for command in pair]
+    assert all(words in command.output and "Traceback" not in command.output for command in pair)
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_writes_for_itself(model, warm, tmp_path):
+    config = files_of_a_run(
+        model, tmp_path, writer="policy", max_tokens=8, skip_checks=["numbers", "scaffold", "length", "topic",
+        "variables", "units", "latex", "form", "control"],
+    )  # fmt: skip
+    pair = start_two(warm, "train", config)
+    assert [command.wait() for command in pair] == [0, 0], [command.output for command in pair]
+    assert sum("rephrasings of 4 questions" in command.output for command in pair) == 1
+    assert len({tree["question"]["id"] for tree in trees(tmp_path / "run")}) == 4
 
 
 def test_settings_that_cannot_be_are_refused():

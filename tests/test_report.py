@@ -10,13 +10,14 @@ import urllib.error
 import urllib.request
 
 import pytest
+from rich.console import Console
 from run_files import write_run
 
 from branchwise.diagnostics.history import read_history
 from branchwise.errors import ConfigError
 from branchwise.report.collect import collect_run, histogram
 from branchwise.report.page import write_report
-from branchwise.report.watch import screen, serve, sparkline
+from branchwise.report.watch import screen, serve, sparkline, watch
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -246,12 +247,20 @@ def test_a_thousand_steps_of_eight_questions_open_in_three_seconds(browser, tmp_
 
 
 def test_the_terminal_shows_numbers_and_what_stands_out(run):
-    from rich.console import Console
-
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(screen(read_history(run)))
     text = console.export_text()
     assert "step 12 of 12, done" in text and "uniform/question" in text and "held_out" in text
+
+
+def test_a_port_that_is_taken_is_told(run):
+    server = serve(run, 0)
+    try:
+        for port in (server.server_address[1], 99999999):
+            with pytest.raises(ConfigError, match=f"--port: {port}: "):
+                watch(run, port, console=Console(file=io.StringIO()))
+    finally:
+        server.shutdown()
 
 
 def test_sparklines_reach_from_the_least_to_the_greatest():

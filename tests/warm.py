@@ -6,6 +6,7 @@ A fork runs the command line as its own program does. Run as a script, this is t
 import importlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -80,6 +81,16 @@ class Command:
     @property
     def output(self):
         return self.file.read_text()
+
+
+def start_two(warm, *arguments, first=None):
+    """The two processes of a run, as a launcher starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [world | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    return [warm.start(*arguments, env=env, first=first) for env in ranks]
 
 
 def serve():

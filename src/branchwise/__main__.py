@@ -1,5 +1,6 @@
-"""`python -m branchwise`, as launchers of several processes start it, too."""
+"""`python -m branchwise` is the command `branchwise`; launchers of several processes start it so."""
 
 from branchwise.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -192,10 +192,16 @@ def evaluate(
     ] = None,
     device: Annotated[str | None, typer.Option()] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
-    engine: Annotated[str | None, typer.Option(help="transformers (default) or vllm.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="transformers (default), vllm, or '{kind: vllm_server, urls: [...]}'.")
+    ] = None,
+    kv_memory_gb: Annotated[
+        float | None, typer.Option(help="The most that keys and values may take; default: a third of what is free.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for samples and tables.")] = None,
 ) -> None:
     """Measure models: pass@k, avg@n, maj@k with intervals; every sample is stored, and an interrupted one goes on."""
+    from branchwise.config_text import parse_override
     from branchwise.diagnostics.responses import DEFAULT_EMBEDDER
     from branchwise.evaluate.command import powers_of_two, run_eval
 
@@ -204,7 +210,8 @@ def evaluate(
         "temperature": temperature, "top_p": top_p, "max_thought_tokens": max_thought_tokens,
         "max_answer_tokens": max_answer_tokens, "marker": marker, "template": template,
         "system_prompt": system_prompt, "limit": limit, "seed": seed, "batch": batch, "device": device, "dtype": dtype,
-        "engine": engine, "max_dropped": max_dropped,
+        "engine": parse_override(f"engine={engine}")["engine"] if engine else None, "max_dropped": max_dropped,
+        "kv_memory_gb": kv_memory_gb,
     }  # fmt: skip
     chosen = DEFAULT_EMBEDDER if diversity == "default" else diversity
     typer.echo(

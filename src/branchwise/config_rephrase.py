@@ -61,4 +61,5 @@ class RephraseConfig(BaseModel):
     price_out: float | None = Field(None, ge=0)
     """Per million reply tokens."""
     cache: str | None = None
-    """Folder of the store, records and rejections in a training run; default: `rephrase` in train.output_dir."""
+    """Folder of the store, records and rejections in a training run; default: train.output_dir with
+    -rephrase after it."""

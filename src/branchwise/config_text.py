@@ -43,12 +43,15 @@ def parse_override(text: str) -> dict[str, Any]:
     """`a.b=value` as a mapping.
 
     Raises:
-        ConfigError: there is no key or no value.
+        ConfigError: there is no key or no value, or the value is not YAML.
     """
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"{text!r}: an override reads key=value, such as train.steps=20")
-    parsed: Any = _number_or_yaml(value)
+    try:
+        parsed: Any = _number_or_yaml(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{text!r}: its value is not YAML ({' '.join(str(error).split())})") from None
     for part in reversed(key.split(".")):
         parsed = {part: parsed}
     return parsed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def run_coupling(run: Path, step: int | None = None) -> str:
     if step not in files:
         raise ConfigError(f"--step: {run}/trees has no trees of step {step}")
     weights = saved.get(step, saved[max(saved)])
-    config = load_config(run / "config.yaml", [f"model.path={weights}", "model.lora=null"])
+    config = load_config(run / "config.yaml", [f"model.path={json.dumps(str(weights))}", "model.lora=null"])
     try:
         trees = list(read_trees(files[step]))
     except KeyError as error:

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from branchwise.diagnostics.history import History
+from branchwise.diagnostics.thoughts import WINDOW
 
 RECENT = 20
 """Steps that "now" means."""
@@ -78,6 +79,16 @@ def _idle(h: History) -> Iterator[Finding]:
             "gradients were not finite",
             f"{bad} updates were left out",
             "train.precision: float32, a lower train.learning_rate, or a look at the reward's size",
+        )
+
+
+def _garbled(h: History) -> Iterator[Finding]:
+    if h.garbled:
+        yield Finding(
+            "advice",
+            "some of what was logged cannot be read",
+            f"{h.garbled} lines of metrics.jsonl, as a crash of the machine leaves them; they are left out",
+            "branchwise train … --resume takes those steps again",
         )
 
 
@@ -231,14 +242,18 @@ def _shape(h: History) -> Iterator[Finding]:
     answers, thoughts = h.values("advice/answers"), h.values("advice/thoughts")
     now = (h.config["tree"]["thoughts"], h.config["tree"]["answers"])
     if len(answers) and len(thoughts) and (int(thoughts[-1]), int(answers[-1])) != now:
-        within, between = h.mean("variance/within", 50), h.mean("variance/between", 50)
+        within, between = h.mean("variance/within", WINDOW), h.mean("variance/between", WINDOW)
+        thought, answer = h.mean("seconds_per_thought", WINDOW), h.mean("seconds_per_answer", WINDOW)
+        costs = f"a thought takes {thought:.2g} s, an answer {answer:.2g} s; " if thought and answer else ""
         yield Finding(
             "advice",
-            f"tree.thoughts: {int(thoughts[-1])}, tree.answers: {int(answers[-1])} would use the same tokens better",
-            f"variance within thoughts {within:.3f}, between {between:.3f}; now {now[0]} thoughts of {now[1]} answers",
+            f"tree.thoughts: {int(thoughts[-1])}, tree.answers: {int(answers[-1])} would use the same time better",
+            f"variance within thoughts {within:.3f}, between {between:.3f}; {costs}now {now[0]} thoughts of {now[1]} "
+            "answers",
         )
 
 
 RULES: tuple[Callable[[History], Iterator[Finding]], ...] = (
-    _uniform, _idle, _not_finite, _rewards, _learning, _thoughts, _lengths, _entropy, _spikes, _mismatch, _shape,
+    _garbled, _uniform, _idle, _not_finite, _rewards, _learning, _thoughts, _lengths, _entropy, _spikes, _mismatch,
+    _shape,
 )  # fmt: skip

@@ -26,6 +26,8 @@ class History:
     held_out: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] | None = None
     """None while a run goes on, or where it was cut short."""
+    garbled: int = 0
+    """Lines of metrics.jsonl that cannot be read, as a crash of the machine leaves them."""
 
     def values(self, key: str) -> np.ndarray:
         """A metric over the steps that have it; values that are not finite are left out, see `not_finite`."""
@@ -47,7 +49,7 @@ class History:
 
 
 def read_history(run: str | Path) -> History:
-    """Read a run's folder. A last line that is still being written is left out.
+    """Read a run's folder. A last line that is still being written is left out, and so are garbled ones.
 
     Raises:
         ConfigError: the folder is no run's.
@@ -57,8 +59,9 @@ def read_history(run: str | Path) -> History:
         if not (path / name).is_file():
             raise ConfigError(f"{path}: no run: {name} is missing; name the output_dir of a run")
     config = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
-    text = (path / "metrics.jsonl").read_text(encoding="utf-8")
-    records = [json.loads(line) for line in text.split("\n")[: text.count("\n")] if line.strip()]
+    text = (path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
+    read = [_record(line) for line in text.split("\n")[: text.count("\n")] if line.strip()]
+    records = [record for record in read if record is not None]
     steps: dict[int, dict[str, Any]] = {}
     held_out: dict[int, dict[str, Any]] = {}
     for record in records:
@@ -73,4 +76,13 @@ def read_history(run: str | Path) -> History:
         [steps[step] for step in sorted(steps)],
         [held_out[step] for step in sorted(held_out)],
         json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else None,
+        garbled=len(read) - len(records),
     )
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and "step" in record else None

@@ -95,7 +95,8 @@ def embedder(model: str = DEFAULT_EMBEDDER) -> Embed:
     """A sentence-transformers model (the paper's is Qwen/Qwen3-Embedding-0.6B) as a function.
 
     Raises:
-        ConfigError: sentence-transformers, or the package that carries the default model, is not installed.
+        ConfigError: sentence-transformers, or the package that carries the default model, is not installed, or there
+            is no such model.
     """
     import importlib.util
     from pathlib import Path
@@ -115,5 +116,9 @@ def embedder(model: str = DEFAULT_EMBEDDER) -> Embed:
         path = str(Path(next(iter(found.submodule_search_locations))) / "model")
     from sentence_transformers import SentenceTransformer
 
-    encoder = SentenceTransformer(path, device="cpu")
+    try:
+        encoder = SentenceTransformer(path, device="cpu")
+    except (OSError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        raise ConfigError(f"diversity: no sentence-transformers model at {model!r}: {why}") from None
     return lambda texts: encoder.encode(texts, batch_size=64, show_progress_bar=False)

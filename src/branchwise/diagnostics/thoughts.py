@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,16 @@ def thought_sums(trees: Iterable[Tree]) -> dict[str, float]:
             if node.kind in ("thought", "answer"):
                 sums[f"{node.kind}s"] += 1
                 sums[f"{node.kind}_tokens"] += len(node.ids_T)
+        sums["leaves"] += sum(1 for _ in tree.leaves())
     return dict(sums)
+
+
+def cost_sums(seconds: Mapping[str, float]) -> dict[str, float]:
+    """What those trees' tokens took to sample and to learn from, and their leaves to reward, from seconds by stage."""
+    return {
+        "token_seconds": seconds.get("sampling", 0.0) + seconds.get("update", 0.0),
+        "leaf_seconds": seconds.get("rewards", 0.0),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +63,9 @@ class Advice:
     between: float
     """σ_b²: variance of thoughts' true values within a phrasing."""
     thought_cost: float
-    """c_t: tokens of a thought. A token costs the same in either: each is sampled and trained on once."""
+    """c_t: seconds of a thought. A token takes the same in either: each is sampled once, and trained on once."""
     answer_cost: float
-    """c_a: tokens of an answer."""
+    """c_a: seconds of an answer, its reward's among them."""
     answers: int | None
     """M*; None where thoughts do not differ, so that no M is enough."""
     thoughts: int | None
@@ -70,7 +79,7 @@ def advise(sums: dict[str, float], thoughts: int, answers: int) -> Advice | None
     sampling does (Cochran, Sampling Techniques, 1977, section 10.6). The budget is that of the present shape.
 
     Args:
-        sums: of one step or of several.
+        sums: of one step or of several, with their `cost_sums`; without, costs are in tokens, and a reward is free.
         thoughts: K at present.
         answers: M at present.
 
@@ -81,8 +90,7 @@ def advise(sums: dict[str, float], thoughts: int, answers: int) -> Advice | None
         return None
     within = sums["within"] / sums["within/count"]
     between = max(0.0, (sums["spread"] - sums["noise"]) / sums["spread/count"])
-    c_t = sums["thought_tokens"] / sums["thoughts"]
-    c_a = sums["answer_tokens"] / sums["answers"]
+    c_t, c_a = _costs(sums)
     if between <= 0 or within <= 0:
         best = None if within > 0 else 1
     else:
@@ -90,6 +98,13 @@ def advise(sums: dict[str, float], thoughts: int, answers: int) -> Advice | None
     budget = thoughts * (c_t + answers * c_a)
     k = None if best is None else max(3, round(budget / (c_t + best * c_a)))
     return Advice(within, between, c_t, c_a, best, k)
+
+
+def _costs(sums: Mapping[str, float]) -> tuple[float, float]:
+    """c_t and c_a."""
+    token = sums.get("token_seconds", 0.0) / (sums["thought_tokens"] + sums["answer_tokens"]) or 1.0
+    thought, answer = (sums[f"{kind}_tokens"] / sums[f"{kind}s"] for kind in ("thought", "answer"))
+    return token * thought, token * answer + sums.get("leaf_seconds", 0.0) / sums["leaves"]
 
 
 class ThoughtWindow:
@@ -100,11 +115,12 @@ class ThoughtWindow:
         self._steps: deque[dict[str, float]] = deque(maxlen=WINDOW)
 
     def add(self, sums: dict[str, float]) -> dict[str, float]:
-        """Take a step's sums; return its metrics: `variance/within`, `variance/between`, and the advice."""
+        """Take a step's sums, its costs among them; return its metrics: variances, costs, and the advice."""
         self._steps.append(sums)
         metrics = {}
         if now := advise(sums, self.thoughts, self.answers):
             metrics = {"variance/within": now.within, "variance/between": now.between}
+            metrics |= {"seconds_per_thought": now.thought_cost, "seconds_per_answer": now.answer_cost}
         total: dict[str, float] = defaultdict(float)
         for step in self._steps:
             for key, value in step.items():

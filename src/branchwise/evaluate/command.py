@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from branchwise.config import ConfigError, Source
-from branchwise.data.load import load_rows
+from branchwise.config import ConfigError, ModelConfig, Source
+from branchwise.data.load import FILES, GYM, load_rows
 from branchwise.diagnostics.responses import Embed, diversity, embedder
 from branchwise.evaluate.contamination import Contamination, contamination, question_texts
 from branchwise.evaluate.evaluate import LoadedEngine, Say, evaluate
@@ -17,6 +18,7 @@ from branchwise.evaluate.scores import by_problem, score
 from branchwise.evaluate.settings import (
     EvaluationSettings,
     checkpoints_of,
+    digest_of,
     run_of,
     settings_for,
     weights_of,
@@ -56,26 +58,27 @@ def run_eval(
     """
     named = _models(models, checkpoints)
     run = run_of(next(iter(named.values()))[0])
-    found = [(spec, find_suite(spec)) for spec in suites] or [_held_out(run)]
-    trained_on = load_rows(Source(path=train_data)).rows if train_data else None
+    found = _suites(suites) or [_held_out(run)]
+    given = load_rows(Source(path=train_data)).rows if train_data else None
     out = out or (run / "evals" if run else Path("evals"))
     embed = embedder(diversity_model) if diversity_model else None
     outcomes: list[Outcome] = []
     firsts: dict[str, list[Problem]] = {}
     for name, (weights, step) in named.items():
-        engine = None
-        for spec, suite in found:
-            folder = out / _slug(name) / suite.name
-            settings = with_kv_memory(settings_for(weights, suite, spec, options), folder)
-            engine = engine or LoadedEngine(settings.config())
-            problems = evaluate(settings, suite, folder, engine, say)
-            outcome = Outcome(settings, name, suite.name, score(problems, settings.k, settings.correct_at), step)
-            outcome.seconds = read_seconds(folder)
-            outcome.contamination = _contamination(problems, trained_on, run_of(weights))
-            outcome.difference = _difference(firsts.setdefault(suite.name, problems), problems, settings)
-            outcome.extra = _diversity(problems, embed)
-            outcomes.append(outcome)
-            write(outcomes, out)
+        its = options | {"weights": digest_of(weights)}
+        trained_on = _trained_on(run_of(weights)) if given is None else given
+        with closing(LoadedEngine(ModelConfig(path=str(weights)))) as engine:
+            for spec, suite in found:
+                folder = out / _slug(name) / _slug(suite.name)
+                settings = with_kv_memory(settings_for(weights, suite, spec, its), folder, engine.kv_memory_gb)
+                problems = evaluate(settings, suite, folder, engine, say)
+                outcome = Outcome(settings, name, suite.name, score(problems, settings.k, settings.correct_at), step)
+                outcome.seconds = read_seconds(folder)
+                outcome.contamination = _contamination(problems, trained_on)
+                outcome.difference = _difference(firsts.setdefault(suite.name, problems), problems, settings)
+                outcome.extra = _diversity(problems, embed)
+                outcomes.append(outcome)
+                write(outcomes, out)
     return markdown(outcomes)
 
 
@@ -113,6 +116,20 @@ def _slug(name: str) -> str:
     return name.replace("/", "--").replace(" ", "-").strip(".-") or "model"
 
 
+def _suites(specs: Sequence[str]) -> list[tuple[str, Suite]]:
+    """Each suite with how it was named.
+
+    Raises:
+        ConfigError: there is none of that name, or two would lie in one folder.
+    """
+    found = [(spec, find_suite(spec)) for spec in dict.fromkeys(specs)]
+    names = [_slug(suite.name) for _, suite in found]
+    for spec, suite in found:
+        if names.count(_slug(suite.name)) > 1:
+            raise ConfigError(f"--suite: {spec}: another is named {suite.name!r}, too; write OTHER_NAME=FILE")
+    return found
+
+
 def _held_out(run: Path | None) -> tuple[str, Suite]:
     """The held-out data that the run itself was evaluated on."""
     if run is None:
@@ -126,18 +143,26 @@ def _held_out(run: Path | None) -> tuple[str, Suite]:
     return source.path, Suite("held-out", source)
 
 
-def _contamination(
-    problems: list[Problem], rows: list[dict[str, Any]] | None, run: Path | None
-) -> Contamination | None:
-    """Against the named training data's rows, else the run's own where it can still be read."""
-    if rows is None and run is not None:
-        source = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["data"]["train"]
-        if source is None or not Path(source["path"]).is_file():
-            return None
-        rows = load_rows(Source.model_validate(source)).rows
-    if rows is None:
+def _trained_on(run: Path | None) -> list[dict[str, Any]] | str | None:
+    """The rows that a run was trained on, or why they are not at hand; None: no run."""
+    if run is None:
         return None
-    return contamination({p.id: p.question for p in problems}, question_texts(rows))
+    source = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["data"]["train"]
+    path = source["path"] if source else "what a program gave"
+    if not source or (not path.startswith(GYM) and not path.endswith(FILES)):
+        return f"not checked, for the run was trained on {path}; name that with --train-data"
+    try:
+        return load_rows(Source.model_validate(source)).rows
+    except ConfigError as error:
+        return f"not checked, for the run's training data are not at hand ({error}); name them with --train-data"
+
+
+def _contamination(
+    problems: list[Problem], trained_on: list[dict[str, Any]] | str | None
+) -> Contamination | str | None:
+    if trained_on is None or isinstance(trained_on, str):
+        return trained_on
+    return contamination({p.id: p.question for p in problems}, question_texts(trained_on))
 
 
 def _difference(first: list[Problem], second: list[Problem], settings: EvaluationSettings) -> dict[str, Any]:

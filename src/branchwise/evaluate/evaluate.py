@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from branchwise.config import Config
+from branchwise.config import Config, ModelConfig
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions, question_text
 from branchwise.evaluate.settings import EvaluationSettings
@@ -16,7 +16,7 @@ from branchwise.evaluate.store import Problem, Sample, Store
 from branchwise.evaluate.suites import Suite, suite_rows
 from branchwise.rewards.run import RewardRunner
 from branchwise.rollout.engine import Engine, Limb, Sampling
-from branchwise.tree import Tree
+from branchwise.tree import Question, Tree
 
 EVALUATION = -1
 """The step that keys the random numbers of evaluation, as in training's."""
@@ -30,14 +30,20 @@ def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: L
     in the same batches whether an evaluation was interrupted or not.
 
     Raises:
-        ConfigError: the suite's data or its grader cannot be had, or the folder holds other settings.
+        ConfigError: the suite's data or its grader cannot be had, or the folder holds other settings or problems.
     """
+    with closing(Store(folder, settings.model_dump())) as store:
+        return _evaluate(settings, suite, store, engine, say)
+
+
+def _evaluate(
+    settings: EvaluationSettings, suite: Suite, store: Store, engine: LoadedEngine, say: Say
+) -> list[Problem]:
     config = settings.config()
-    store = Store(folder, settings.model_dump())
     renderer = Renderer.of(engine.processing_class, config)
     questions, report = load_questions(suite_rows(suite, settings.limit), settings.data, renderer)
     say(f"{suite.name}: {str(report).removeprefix(f'{report.name}: ')}")
-    done = store.load(settings.batch, len(questions))
+    done = store.load(settings.batch, [(question.id, _asked(question)) for question in questions])
     if done:
         say(f"{suite.name}: {len(done)} of {len(questions)} problems are done already")
     if len(done) == len(questions):
@@ -52,7 +58,7 @@ def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: L
                 renderer.seedling(question, draw=draw, step=EVALUATION, phrasings=1)
                 for draw, question in enumerate(questions[begin : begin + settings.batch], start=begin)
             ]
-            engine.get().grow([Limb(tree, 0, settings.samples, 1) for tree in trees], _sampling(settings))
+            engine.get(config).grow([Limb(tree, 0, settings.samples, 1) for tree in trees], _sampling(settings))
             rewards.score(trees)
             problems = [_problem(tree, engine.tokenizer, settings.marker, suite.reward) for tree in trees]
             store.append(problems, time.monotonic() - begun)
@@ -64,20 +70,30 @@ def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: L
 class LoadedEngine:
     """A model's tokenizer or processor at once, its engine once something has to be sampled: all may be stored."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, model: ModelConfig) -> None:
         from branchwise.policy.load import load_processing
 
-        self.config = config
-        self.processing_class: Any = load_processing(config.model)
+        self.processing_class: Any = load_processing(model)
         self.tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self._engine: Engine | None = None
+        self.kv_memory_gb: float | None = None
+        """What the engine has for keys and values, once there is one."""
 
-    def get(self) -> Engine:
-        if self._engine is None:
-            self._engine = _load_engine(self.config, self.processing_class)
+    def get(self, config: Config) -> Engine:
+        """The engine, which serves every suite that has the same memory for keys and values: it shapes rounding."""
+        if self._engine is None or self.kv_memory_gb != config.sampling.kv_memory_gb:
+            self.close()
+            self._engine = _load_engine(config, self.processing_class)
+            self.kv_memory_gb = config.sampling.kv_memory_gb
         return self._engine
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
 
 def _load_engine(config: Config, processing_class: Any) -> Engine:
@@ -103,11 +119,15 @@ def _sampling(settings: EvaluationSettings) -> Sampling:
 
 def _problem(tree: Tree, tokenizer: Any, marker: str | None, reward: str) -> Problem:
     question = tree.question
+    samples = [_sample(tree, leaf, tokenizer, marker, reward) for leaf in tree.leaves()]
+    return Problem(question.id, _asked(question), question.columns.get("answer"), samples)
+
+
+def _asked(question: Question) -> str:
+    """The bare question's text."""
     columns = question.columns
     given = columns.get("prompt")
-    asked = columns.get("question") or columns.get("problem") or question_text(given) or given
-    samples = [_sample(tree, leaf, tokenizer, marker, reward) for leaf in tree.leaves()]
-    return Problem(question.id, str(asked), columns.get("answer"), samples)
+    return str(columns.get("question") or columns.get("problem") or question_text(given) or given)
 
 
 def _sample(tree: Tree, leaf: int, tokenizer: Any, marker: str | None, reward: str) -> Sample:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from os import getpid
 from pathlib import Path
+from platform import node
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from branchwise.config import (
     Config,
@@ -27,8 +30,12 @@ from branchwise.evaluate.suites import BOXED, Suite
 class EvaluationSettings(Section):
     """One model on one suite."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     model: str
     """A Hugging Face id or a folder with weights."""
+    weights: str | None = None
+    """A digest of the weights' files; null for a Hugging Face id."""
     suite: str
     """As it was named: `NAME`, `NAME=FILE`, a file, or `reasoning_gym:TASK`."""
     samples: int = Field(8, ge=1)
@@ -79,7 +86,8 @@ class EvaluationSettings(Section):
                 max_rows=self.max_rows,
                 kv_memory_gb=self.kv_memory_gb,
             ),
-            train=TrainConfig(seed=self.seed, device=self.device),
+            # nothing is written there, but for weights on their way to servers: no two processes may share it
+            train=TrainConfig(seed=self.seed, device=self.device, output_dir=f"runs/eval-{node()}-{getpid()}"),
             engine=self.engine,
         )
 
@@ -116,13 +124,16 @@ def settings_for(model: str | Path, suite: Suite, spec: str, given: dict[str, An
         raise ConfigError("\n".join(told)) from None
 
 
-def with_kv_memory(settings: EvaluationSettings, folder: Path) -> EvaluationSettings:
-    """The settings with the memory of keys and values in them: that of the evaluation in `folder`, else from now."""
+def with_kv_memory(settings: EvaluationSettings, folder: Path, engines: float | None = None) -> EvaluationSettings:
+    """The settings with the memory of keys and values in them: that of the evaluation in `folder`, else that of the
+    engine that is there, else from now."""
     if settings.kv_memory_gb is not None:
         return settings
     stated = folder / "settings.json"
     if stated.is_file():
         kept = json.loads(stated.read_text(encoding="utf-8")).get("kv_memory_gb")
+    elif engines is not None:
+        kept = engines
     else:
         from branchwise.policy.load import pick_device
         from branchwise.rollout.memory import kv_memory_gb
@@ -156,6 +167,17 @@ def weights_of(model: str | Path) -> Path | str:
     return folder
 
 
+def digest_of(weights: Path | str) -> str | None:
+    """Of a folder's files with weights: a model that was trained on since is another one."""
+    if isinstance(weights, str):
+        return None
+    digest = hashlib.sha256()
+    for path in sorted(path for path in weights.iterdir() if path.suffix in (".safetensors", ".bin")):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
 def run_of(weights: Path | str) -> Path | None:
     """The run that a folder of weights lies in, if any: it has metrics.jsonl beside its config.yaml."""
     if isinstance(weights, str):
@@ -172,7 +194,7 @@ def checkpoints_of(run: Path) -> dict[int, Path]:
     Raises:
         ConfigError: there is none.
     """
-    found = {int(path.name): path for path in sorted((run / "checkpoints").glob("[0-9]*")) if path.is_dir()}
+    found = {int(path.name): path for path in (run / "checkpoints").glob("*") if path.name.isdecimal()}
     config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     if (run / "model" / "config.json").is_file():
         found[config["train"]["steps"]] = run / "model"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from branchwise.config import ConfigError
+from branchwise.train.run_directory import locked
 
 SCORING = {"k", "correct_at"}
 """Settings that only the stored samples' scores depend on: another k needs no new samples."""
@@ -42,40 +45,77 @@ class Problem:
 class Store:
     """The files of one model on one suite: `settings.json`, and `samples.jsonl` in the order of the problems.
 
+    Only one process works on a folder, until it closes the store.
+
     Raises:
-        ConfigError: the folder holds an evaluation with other settings.
+        ConfigError: the folder cannot be written to, holds an evaluation with other settings, or another process is
+            at work there.
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder = folder
         self.file = folder / "samples.jsonl"
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out: {folder}: {error.strerror}; name another folder") from None
+        self._lock = locked(folder, "--out")
         stated = folder / "settings.json"
         settings = json.loads(json.dumps(settings))
-        if stated.exists():
+        if stated.exists() and self.file.exists() and self.file.stat().st_size:
             _check_same(json.loads(stated.read_text(encoding="utf-8")), settings, folder)
-        stated.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        replace_text(stated, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
-    def load(self, batch: int, total: int) -> list[Problem]:
+    def close(self) -> None:
+        """Let other processes work on the folder."""
+        self._lock.close()
+
+    def load(self, batch: int, asked: Sequence[tuple[str, str]]) -> list[Problem]:
         """The problems that are done, whole batches alone: a batch is sampled together or not at all.
 
-        Lines after the last whole batch, and one that was cut short, are taken off the file; of `total` problems the
-        last batch may be smaller.
+        Lines after the last whole batch, and one that was cut short, are cut off the file; the last batch of all may
+        be smaller.
+
+        Args:
+            batch: problems that are sampled together.
+            asked: id and question of every problem of the suite, in order.
+
+        Raises:
+            ConfigError: a line cannot be read, or is of another problem: the suite's data have changed.
         """
         if not self.file.exists():
             return []
         lines = self.file.read_bytes().split(b"\n")[:-1]
-        if len(lines) < total:
+        if len(lines) < len(asked):
             lines = lines[: len(lines) - len(lines) % batch]
-        self.file.write_bytes(b"".join(line + b"\n" for line in lines))
-        return [_problem(json.loads(line)) for line in lines]
+        done = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                done.append(_problem(json.loads(line)))
+            except (ValueError, KeyError, TypeError):
+                raise ConfigError(f"{self.file}, line {number}: not a stored problem; remove the folder") from None
+        if (stored := [(p.id, p.question) for p in done]) != list(asked[: len(done)]):
+            other = next((s[0] for s, a in zip(stored, asked) if s != a), stored[-1][0])
+            raise ConfigError(
+                f"{self.folder}: holds samples of other problems than the suite has now (the first is {other!r}): its "
+                "data have changed; remove the folder, or name another with --out"
+            )
+        os.truncate(self.file, sum(len(line) + 1 for line in lines))
+        return done
 
     def append(self, problems: list[Problem], seconds: float) -> None:
         """Write problems, and add the time they took to that of all tries."""
         total = seconds + read_seconds(self.folder)
-        (self.folder / "seconds.json").write_text(json.dumps(round(total, 2)) + "\n", encoding="utf-8")
+        replace_text(self.folder / "seconds.json", json.dumps(round(total, 2)) + "\n")
         with self.file.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(asdict(problem), ensure_ascii=False, default=str) + "\n" for problem in problems)
+
+
+def replace_text(file: Path, text: str) -> None:
+    """Write a file at once: whoever ends this process leaves the old one or the new one."""
+    unfinished = file.with_name(f"{file.name}.unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(file)
 
 
 def read_seconds(folder: Path) -> float:

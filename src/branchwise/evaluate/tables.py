@@ -12,6 +12,7 @@ from branchwise.evaluate.contamination import Contamination
 from branchwise.evaluate.scores import Scores
 from branchwise.evaluate.settings import EvaluationSettings
 from branchwise.evaluate.statistics import Interval
+from branchwise.evaluate.store import replace_text
 
 
 @dataclass(slots=True)
@@ -25,7 +26,8 @@ class Outcome:
     scores: Scores
     step: int | None = None
     """Of a run's checkpoint."""
-    contamination: Contamination | None = None
+    contamination: Contamination | str | None = None
+    """What was found, or why nothing was looked for; None: there is no training to speak of."""
     difference: dict[str, Interval] = field(default_factory=dict)
     """Paired differences from the first model, by score."""
     extra: dict[str, float] = field(default_factory=dict)
@@ -38,8 +40,8 @@ def write(outcomes: list[Outcome], folder: Path) -> None:
     records = [_record(outcome) for outcome in outcomes]
     fresh = {(record["suite"], record["model"]) for record in records}
     records = [old for old in _earlier(folder) if (old["suite"], old["model"]) not in fresh] + records
-    (folder / "results.json").write_text(json.dumps(records, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / "results.md").write_text(markdown(outcomes), encoding="utf-8")
+    replace_text(folder / "results.json", json.dumps(records, indent=2, ensure_ascii=False) + "\n")
+    replace_text(folder / "results.md", markdown(outcomes))
     with (folder / "results.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["suite", "model", "step", "score", "k", "mean", "low", "high", "problems"])
@@ -105,7 +107,7 @@ def _record(outcome: Outcome) -> dict[str, Any]:
         "step": outcome.step,
         "scores": outcome.scores.as_dict(),
         "difference": {score: asdict(interval) for score, interval in outcome.difference.items()},
-        "contamination": asdict(outcome.contamination) if outcome.contamination else None,
+        "contamination": asdict(c) if isinstance(c := outcome.contamination, Contamination) else c,
         "extra": outcome.extra,
         "seconds": round(outcome.seconds, 1),
         "settings": outcome.settings.model_dump(),

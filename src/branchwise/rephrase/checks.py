@@ -22,6 +22,8 @@ from branchwise.rephrase.units import missing_units, new_units, swapped_units
 
 SHORTEST, LONGEST, SLACK = 0.4, 2.5, 120
 """Bounds on length: this share of the original's characters, and this multiple of them and so many more."""
+TOLD = 300
+"""Characters of a reason."""
 LEAST_SHARED = 0.12
 """The least share of the original's content words (their beginnings) that a rephrasing keeps."""
 
@@ -50,7 +52,7 @@ def rejection(candidate: Candidate, skip: Iterable[str] = ()) -> str | None:
     skipped = set(skip)
     for name, check in CHECKS.items():
         if name not in skipped and (reason := check(candidate)):
-            return f"{name}: {reason}"
+            return f"{name}: {reason if len(reason) <= TOLD else reason[:TOLD] + '…'}"
     return None
 
 
@@ -59,8 +61,12 @@ def _empty(c: Candidate) -> str | None:
 
 
 def _control(c: Candidate) -> str | None:
-    bad = re.search(r"[\x00-\x08\x0b-\x1f\x7f\ufffd]", c.text)
-    return f"the control character {ord(bad[0]):#06x}, such as a badly escaped command leaves" if bad else None
+    """Also signs that turn or hide text, unless the original has them."""
+    if bad := re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffd]", c.text):
+        return f"the control character {ord(bad[0]):#06x}, such as a badly escaped command leaves"
+    if hidden := set(re.findall(r"[\u200b\u202a-\u202e\u2060-\u2069\ufeff]", c.text)) - set(c.original):
+        return f"the invisible sign {ord(min(hidden)):#06x}"
+    return None
 
 
 def _images(c: Candidate) -> str | None:
@@ -118,7 +124,7 @@ def _scaffold(c: Candidate) -> str | None:
 _TELLS = re.compile(
     r"\b(?:the |final |correct |its |so the )*(?:answer|result|solution)\b[^.?!\n]{0,20}(?:\bis|\bequals|[:=])\s*(?=\S)"
     r"|\\boxed|\\fbox|####|^\W*(?:answer|solution|step 1|explanation|hint)\b\s*[:.]"
-    r"|\b(?:therefore|hence|thus|so),? (?:the|we|he|she|it|they|there)\b[^.?!]*(?:\bis\b|\bare\b|=)"
+    r"|\b(?:therefore|hence|thus|so),? (?:the|we|he|she|it|they|there)\b[^.?!]{0,300}(?:\bis\b|\bare\b|=)"
     r"|\bto solve this\b|\blet(?:'s| us) (?:solve|think|calculate|compute|find|start|first)",
     re.IGNORECASE | re.MULTILINE,
 )

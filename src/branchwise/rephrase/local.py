@@ -57,6 +57,10 @@ class LocalWriter:
                 for _, future in same:
                     future.set_exception(GaveUp(str(error)))
                 continue
+            except Exception as error:  # such as memory that is out: whoever waits is told, not left waiting
+                for _, future in same:
+                    future.set_exception(error)
+                continue
             for (_, future), reply in zip(same, replies):
                 future.set_result(reply)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 
 _UNITS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"  # noqa: E501
@@ -85,16 +86,21 @@ def _tokens(text: str) -> Iterator[_Token]:
         glued = re.fullmatch(r"[\s-]*", text[end : match.start()]) is not None
         end = match.end()
         top, bottom = match["n"] or match["n1"] or match["top"], match["d"] or match["d1"] or match["bottom"]
-        if top and int(bottom):
-            yield _Token("fraction", Fraction(int(top), int(bottom)), match[0], glued)
+        if top and _exact(bottom):
+            yield _Token("fraction", _exact(top) / _exact(bottom), match[0], glued)
         elif match["number"]:
             sign = -1 if _NEGATIVE.search(text[max(0, match.start() - 20) : match.start()]) else 1
-            value = sign * Fraction(match["number"].replace(",", ""))
+            value = sign * _exact(match["number"].replace(",", ""))
             yield _Token("ordinal" if match["suffix"] else "number", value, match[0], glued)
         elif match["percent"]:
             yield _Token("percent", Fraction(1, 100), match[0], glued)
         else:
             yield _Token("word", Fraction(0), (match["word"] or "").lower(), glued)
+
+
+def _exact(digits: str) -> Fraction:
+    """By way of Decimal, which reads any number of digits; a model that stutters writes thousands."""
+    return Fraction(Decimal(digits))
 
 
 def _read(tokens: list[_Token]) -> Iterator[Quantity]:
@@ -124,7 +130,7 @@ def _quantity(tokens: list[_Token], i: int) -> tuple[Quantity | None, int]:
 
 def _idiom(tokens: list[_Token], i: int) -> tuple[Quantity, int] | None:
     """Spans of time and of eggs that are numbers: an hour is 60 minutes, half an hour 30, a decade 10 years."""
-    words = [token.word if token.kind != "number" else str(token.value) for token in tokens[i : i + 3]]
+    words = [token.word for token in tokens[i : i + 3]]
     half_hour = (Fraction(1, 2), Fraction(30))
     if words[0] in ("half", "1/2") and words[1:] in (["a", "dozen"], ["an", "hour"]):
         return Quantity((Fraction(6),) if words[2] == "dozen" else half_hour, " ".join(words)), i + 3

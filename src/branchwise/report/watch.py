@@ -18,6 +18,7 @@ from rich.text import Text
 
 from branchwise.diagnostics.diagnose import diagnose
 from branchwise.diagnostics.history import History, read_history
+from branchwise.errors import ConfigError
 from branchwise.report.collect import RunData, collect_run
 from branchwise.report.page import TREE_BYTES, chunks, page, payload
 
@@ -33,11 +34,14 @@ def watch(run: str | Path, port: int, every: float = 2.0, console: Console | Non
     """Show a run until it ends or the user stops it; port 0 serves no page.
 
     Raises:
-        ConfigError: the folder is no run's.
+        ConfigError: the folder is no run's, or the port cannot be had.
     """
     console = console or Console()
     read_history(run)
-    server = serve(run, port) if port else None
+    try:
+        server = serve(run, port) if port else None
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--port: {port}: {error}; name another, or 0 for the terminal alone") from None
     if server:
         console.print(f"page: http://127.0.0.1:{server.server_address[1]}/", highlight=False)
     try:

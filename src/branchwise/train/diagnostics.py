@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Mapping
 
 import torch
 
@@ -11,7 +12,7 @@ from branchwise.config import Config
 from branchwise.diagnostics.pools import pool_metrics, pool_sums
 from branchwise.diagnostics.responses import length_sums
 from branchwise.diagnostics.spikes import SpikeScore
-from branchwise.diagnostics.thoughts import ThoughtWindow, thought_sums
+from branchwise.diagnostics.thoughts import ThoughtWindow, cost_sums, thought_sums
 from branchwise.rollout.collect import Batch
 from branchwise.train.world import World
 
@@ -26,11 +27,11 @@ class Diagnostics:
         self.spikes = SpikeScore()
         self.thoughts = ThoughtWindow(config.tree.thoughts, config.tree.answers)
 
-    def step(self, batch: Batch, grad_norms: list[float]) -> dict[str, float]:
-        """Metrics of a step, over all processes."""
+    def step(self, batch: Batch, grad_norms: list[float], seconds: Mapping[str, float]) -> dict[str, float]:
+        """Metrics of a step that took so many seconds by stage, over all processes."""
         drawn = batch.trees + batch.rejected
         pools = self.world.sum(pool_sums(drawn, self.g))
-        thoughts = self.world.sum(thought_sums(drawn))
+        thoughts = self.world.sum(thought_sums(drawn) | cost_sums(seconds))
         lengths = self.world.sum(length_sums(batch.trees))
         metrics = pool_metrics(pools) | self.thoughts.add(thoughts) | self.spikes.step(grad_norms)
         for outcome in ("right", "wrong"):

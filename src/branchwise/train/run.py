@@ -95,8 +95,9 @@ class Run:
         seconds = sum(clock.seconds.values())
         sums = self.world.sum(batch_sums(batch))
         values = batch_metrics(sums) | update_metrics(result) | self._logged(batch.logged)
-        values |= self.trainer.engine.metrics() | self.diagnostics.step(batch, result.grad_norms)
-        values |= {f"seconds/{stage}": round(s, 4) for stage, s in (clock.background | clock.seconds).items()}
+        stages = clock.background | clock.seconds
+        values |= self.trainer.engine.metrics() | self.diagnostics.step(batch, result.grad_norms, stages)
+        values |= {f"seconds/{stage}": round(s, 4) for stage, s in stages.items()}
         values |= {
             "seconds": seconds,
             "tokens_per_second": sums["sampled_tokens"] / seconds,

@@ -141,19 +141,22 @@ def _step(line: str) -> float:
         return math.inf
 
 
-def locked(path: Path) -> IO[str]:
-    """A file of the folder that only one process holds, until it is closed or the process ends."""
+def locked(path: Path, key: str = "train.output_dir") -> IO[str]:
+    """A file of the folder that only one process holds, until it is closed or the process ends.
+
+    Args:
+        path: the folder.
+        key: the setting that names it, for errors.
+    """
     import fcntl
 
     try:
         lock = (path / ".lock").open("w")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ConfigError(
-            f"train.output_dir: another process is writing to {path}; wait for it, or name another folder"
-        ) from None
+        raise ConfigError(f"{key}: another process is writing to {path}; wait for it, or name another folder") from None
     except OSError as error:
-        raise ConfigError(f"train.output_dir: {path}: {error.strerror}; name another folder") from None
+        raise ConfigError(f"{key}: {path}: {error.strerror}; name another folder") from None
     return lock
 
 

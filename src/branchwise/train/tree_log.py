@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from branchwise.errors import ConfigError
 from branchwise.tree import Node, Question, Tree
 
 Decode = Callable[..., str]
@@ -97,7 +98,11 @@ def token_spans(ids: list[int], text: str, decode: Decode) -> list[int] | None:
 
 
 def read_trees(file: Path) -> Iterator[Tree]:
-    """The trees of a log file, as they were sampled: ids, log-probs (to two decimals), finishes, rewards."""
+    """The trees of a log file, as they were sampled: ids, log-probs (to two decimals), finishes, rewards.
+
+    Raises:
+        ConfigError: a question has images, which the log names and does not hold.
+    """
     with file.open(encoding="utf-8", newline="\n") as lines:
         for line in lines:
             yield _tree(json.loads(line))
@@ -105,6 +110,8 @@ def read_trees(file: Path) -> Iterator[Tree]:
 
 def _tree(record: dict[str, Any]) -> Tree:
     nodes = record["nodes"]
+    if "images" in record["question"]:
+        raise ConfigError(f"question {record['question']['id']!r} has images, which its log names and does not hold")
     wordings = tuple(node["wording"] for node in nodes if node["kind"] == "phrasing")
     question = Question(record["question"]["id"], wordings, {"answer": record["question"]["answer"]})
     tree = Tree(question, record["draw"], record["step"])
