@@ -50,6 +50,16 @@ def test_rules_keep_every_row_and_column_in_order(data, tmp_path):
     assert branchwise("--check", out).returncode == 0
 
 
+def test_a_question_that_fits_no_prompt_stays_as_it_is(data, tmp_path):
+    with data.open("a") as file:
+        file.write(
+            json.dumps({"id": "e", "problem": "Ann has 3 apples. " * 20_000 + "How many?", "answer": "3"}) + "\n"
+        )
+    result = branchwise(data, "--out", tmp_path / "out.jsonl")
+    assert result.returncode == 0 and "row 5: its question has 360,009 characters" in result.stdout
+    assert [len(row["rephrasings"]) for row in lines(tmp_path / "out.jsonl")] == [3, 3, 0, 3, 0]
+
+
 def test_parquet_is_read_and_written(data, tmp_path):
     from branchwise.config import Source
     from branchwise.data.load import load_rows
