@@ -50,6 +50,16 @@ def test_rules_keep_every_row_and_column_in_order(data, tmp_path):
     assert branchwise("--check", out).returncode == 0
 
 
+def test_a_question_that_fits_no_prompt_stays_as_it_is(data, tmp_path):
+    with data.open("a") as file:
+        file.write(
+            json.dumps({"id": "e", "problem": "Ann has 3 apples. " * 20_000 + "How many?", "answer": "3"}) + "\n"
+        )
+    result = branchwise(data, "--out", tmp_path / "out.jsonl")
+    assert result.returncode == 0 and "row 5: its question has 360,009 characters" in result.stdout
+    assert [len(row["rephrasings"]) for row in lines(tmp_path / "out.jsonl")] == [3, 3, 0, 3, 0]
+
+
 def test_parquet_is_read_and_written(data, tmp_path):
     from branchwise.config import Source
     from branchwise.data.load import load_rows
@@ -64,6 +74,17 @@ def test_parquet_is_read_and_written(data, tmp_path):
         4,
     ]
     assert [row["rephrasings"] for row in lines(tmp_path / "again.jsonl")] == [row["rephrasings"] for row in rows]
+
+
+def test_a_column_of_several_types_is_told_before_anything_is_paid_for(data, tmp_path):
+    data.write_text(
+        "".join(json.dumps({**row, "level": level}) + "\n" for row, level in zip(ROWS, (1, "two", None, [])))
+    )
+    with ChatServer(lambda seen, number: Answer(text="x")) as server:
+        writer = ("--writer", "openai:tiny", "--base-url", server.url)
+        result = branchwise(data, "--out", tmp_path / "out.parquet", *writer)
+    assert result.returncode == 2 and "column 'level' cannot stand in a .parquet file" in result.stderr
+    assert not server.seen and not (tmp_path / "out.parquet").exists()
 
 
 def test_check_prints_each_rephrasing_with_its_verdict_and_reason(tmp_path):
@@ -144,7 +165,10 @@ def test_maths_training_questions_cost_about_a_hundred_dollars(shared_data):
         (("DATA",), "--out"),
         (("DATA", "--out", "x.xlsx"), ".parquet"),
         (("DATA", "--out", "absent/x.jsonl"), "absent"),
+        (("DATA", "--out", "DATA"), "is the file that is read"),
+        (("DATA", "--out", "FOLDER"), "cannot be written"),
         (("DATA", "--out", "OUT", "--writer", "gpt-4"), "openai:MODEL"),
+        (("DATA", "--out", "OUT", "--writer", ""), "openai:MODEL"),
         (("DATA", "--out", "OUT", "--writer", "policy"), "local:MODEL"),
         (("DATA", "--out", "OUT", "--kinds", "wordings"), "kinds"),
         (("DATA", "--out", "OUT", "--skip", "nombers"), "numbers"),
@@ -157,7 +181,9 @@ def test_maths_training_questions_cost_about_a_hundred_dollars(shared_data):
 def test_what_cannot_be_ends_with_2_and_says_so(data, tmp_path, monkeypatch, arguments, words):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    given = [str(data) if a == "DATA" else str(tmp_path / "o.jsonl") if a == "OUT" else a for a in arguments]
+    (tmp_path / "folder.jsonl").mkdir()
+    places = {"DATA": str(data), "OUT": str(tmp_path / "o.jsonl"), "FOLDER": str(tmp_path / "folder.jsonl")}
+    given = [places.get(a, a) for a in arguments]
     result = branchwise(*given)
     assert result.returncode == 2 and words in result.stderr, result.stderr
     assert "Traceback" not in result.stderr

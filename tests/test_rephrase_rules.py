@@ -42,6 +42,17 @@ def test_sentences_are_not_parted_in_formulas_or_after_titles():
     assert sentences("Mr. Lee has $x. Y$ pens. Find $x$.") == ["Mr. Lee has $x. Y$ pens.", "Find $x$."]
 
 
+@pytest.mark.parametrize(
+    "question",
+    [
+        "小明有3个苹果，又买了4个。他一共有多少个苹果？",
+        "Anna hat 3 Äpfel und kauft 4 dazu. Wie viele sind es, wenn sie 2 isst?",
+    ],
+)
+def test_no_english_is_put_around_a_question_in_another_language(question):
+    assert list(rewrites(question, Random(0))) == []
+
+
 def test_no_rewrite_comes_twice_and_the_order_is_the_seeds():
     texts = [text for _, text in rewrites(FRUIT, Random(0))]
     assert len(texts) == len(set(texts)) >= 10 and texts == [text for _, text in rewrites(FRUIT, Random(0))]

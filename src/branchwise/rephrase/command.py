@@ -104,7 +104,7 @@ def _load(data: str, split: str, limit: int | None) -> Rows:
 def _write(table: Rows, out: Path, n: int, config: RephraseConfig, show: int) -> None:
     from branchwise.rephrase import display, files, run
 
-    paths = files.Paths(files.check_out(out))
+    paths = files.Paths(files.check_out(out, table.name))
     files.check_rows(out, table)
     if "variables" in config.kinds:
         typer.echo("note: with renamed variables train with algorithm.anchor: behaviour; `original` scores a response "

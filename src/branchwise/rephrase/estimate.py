@@ -30,7 +30,7 @@ def estimate(table: Rows, n: int, config: RephraseConfig) -> Iterator[str]:
     missing = [max(0, n - len(item.given)) for item in found]
     yield f"{table.name}: {len(found)} questions, {sum(missing)} rephrasings to write ({n} of each), {config.writer}"
     if without:
-        yield f"  {len(without)} rows have no question and stay as they are"
+        yield f"  {len(without)} rows have no question to rephrase and stay as they are"
     if config.writer == "rules" and not (config.judge or config.solver):
         yield "rules need no model: nothing is sent, nothing is paid"
         return

@@ -38,15 +38,19 @@ class Paths:
         return self.out.with_suffix(".replies.sqlite")
 
 
-def check_out(out: Path) -> Path:
+def check_out(out: Path, data: str) -> Path:
     """
     Raises:
-        ConfigError: a kind of file that cannot hold every column, or no folder for it.
+        ConfigError: a kind of file that cannot hold every column, no place for it, or the data's own.
     """
     if out.suffix not in SUFFIXES:
         raise ConfigError(f"--out: {out} ends in {out.suffix or 'nothing'!r}; write {' or '.join(SUFFIXES)}")
     if not out.parent.is_dir():
         raise ConfigError(f"--out: there is no folder {out.parent}")
+    if out.is_dir() or not os.access(out.parent, os.W_OK):
+        raise ConfigError(f"--out: {out} cannot be written; name another file")
+    if out.exists() and Path(data).exists() and out.samefile(data):
+        raise ConfigError(f"--out: {out} is the file that is read; name another")
     return out
 
 
@@ -54,11 +58,14 @@ def check_rows(out: Path, table: Rows) -> None:
     """Whether `out` can hold every column, asked before anything is paid for.
 
     Raises:
-        ConfigError: a value that JSON cannot hold.
+        ConfigError: a value that JSON cannot hold, or a column of several types, which Parquet cannot.
     """
     if out.suffix == ".jsonl":
         for number, row in enumerate(table.rows, start=1):
             _line(row, number)
+    else:
+        for column in table.columns:
+            _one_type([row.get(column) for row in table.rows], column)
 
 
 def write_data(out: Path, table: Rows, outcomes: Sequence[Outcome]) -> None:
@@ -86,6 +93,18 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
         file.flush()
         os.fsync(file.fileno())
     _rename(unfinished, path)
+
+
+def _one_type(values: list[Any], column: str) -> None:
+    import pyarrow
+
+    try:
+        pyarrow.array(values)
+    except (pyarrow.ArrowException, OverflowError) as error:
+        why = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"--out: the column {column!r} cannot stand in a .parquet file ({why}); write to a .jsonl file"
+        ) from None
 
 
 def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 from branchwise.data.load import DataError, Rows
 from branchwise.data.questions import QUESTIONS, list_of_texts, question_text, with_answer
 
+LONGEST = 20_000
+"""Characters of a question: longer ones fit no prompt, and checks that compare texts would take minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -25,7 +28,7 @@ class Item:
 
 
 def items(table: Rows) -> tuple[list[Item], list[tuple[int, str]]]:
-    """The questions of a table, and the rows that have none (number from 1, reason).
+    """The questions of a table, and the rows that have none to rephrase (number from 1, reason).
 
     Raises:
         DataError: no row, or no column that holds questions.
@@ -38,8 +41,9 @@ def items(table: Rows) -> tuple[list[Item], list[tuple[int, str]]]:
     found_items, without = [], []
     for number, row in enumerate(table.rows, start=1):
         text = question_text(row.get(key)).strip()
-        if not text:
-            without.append((number, "its question is missing or empty"))
+        if not text or len(text) > LONGEST:
+            reason = f"its question has {len(text):,} characters, more than {LONGEST:,}; it stays as it is"
+            without.append((number, reason if text else "its question is missing or empty"))
             continue
         answer = with_answer(row).get("answer")
         given = _given(row, f"{table.name}, row {number}")

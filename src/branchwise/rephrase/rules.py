@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from branchwise.rephrase.formulas import formulas
+from branchwise.rephrase.language import language
 from branchwise.rephrase.quantities import CARDINALS
 from branchwise.rephrase.writer import Order, Reply
 
@@ -41,7 +42,12 @@ _SPELT = re.compile(r"(?<![\w-])(?:two|three|four|five|six|seven|eight|nine|ten|
 
 
 def rewrites(question: str, random: Random) -> Iterator[tuple[str, str]]:
-    """All rewrites of a question, each with its rule's name; the rules take turns, in an order drawn by `random`."""
+    """All rewrites of a question, each with its rule's name; the rules take turns, in an order drawn by `random`.
+
+    What they add is English, so a question in another language has none.
+    """
+    if language(question) not in (None, "English"):
+        return
     turns = [list(rule(question)) for rule in RULES.values()]
     for found in turns:
         random.shuffle(found)
@@ -109,8 +115,9 @@ KINDS = {"wording": ("frame",), "format": ("layout", "number_form"), "order": ("
 def sentences(text: str) -> list[str]:
     """Sentences; none is parted inside a formula or after an abbreviation."""
     parts: list[str] = []
+    has_formulas = bool(formulas(text))
     for part in _SENTENCE.split(text.strip()):
-        if parts and (_ABBREVIATION.search(parts[-1]) or _is_open(parts[-1], bool(formulas(text)))):
+        if parts and (_ABBREVIATION.search(parts[-1]) or _is_open(parts[-1], has_formulas)):
             parts[-1] += f" {part}"
         else:
             parts.append(part)

@@ -66,7 +66,7 @@ def rephrase(
         ConfigError: a writer, prompt, check, price or the store cannot be had.
     """
     found, without = items(table)
-    names = dict.fromkeys(filter(None, (config.writer, config.judge, config.solver)))
+    names = dict.fromkeys(name for name in (config.writer, config.judge, config.solver) if name is not None)
     prices = Prices(config.price_in, config.price_out)
     if config.budget_cost is not None:
         for name in names:
