@@ -178,6 +178,10 @@ def evaluate(
     ] = None,
     template: Annotated[str | None, typer.Option(help="The user's message around {question}.")] = None,
     system_prompt: Annotated[str | None, typer.Option()] = None,
+    image_column: Annotated[
+        str | None, typer.Option(help="What holds images (data.image_column); '': `images` or `image`.")
+    ] = None,
+    max_pixels: Annotated[int | None, typer.Option(help="Of an image (data.max_pixels); default: the run's.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many problems.")] = None,
     max_dropped: Annotated[
         float | None,
@@ -204,7 +208,7 @@ def evaluate(
         "temperature": temperature, "top_p": top_p, "max_thought_tokens": max_thought_tokens,
         "max_answer_tokens": max_answer_tokens, "marker": marker, "template": template,
         "system_prompt": system_prompt, "limit": limit, "seed": seed, "batch": batch, "device": device, "dtype": dtype,
-        "engine": engine, "max_dropped": max_dropped,
+        "engine": engine, "max_dropped": max_dropped, "image_column": image_column, "max_pixels": max_pixels,
     }  # fmt: skip
     chosen = DEFAULT_EMBEDDER if diversity == "default" else diversity
     typer.echo(

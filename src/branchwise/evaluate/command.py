@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from branchwise.config import ConfigError, Source
-from branchwise.data.load import load_rows
+from branchwise.data.load import Rows, load_rows
 from branchwise.diagnostics.responses import Embed, diversity, embedder
-from branchwise.evaluate.contamination import Contamination, contamination, question_texts
+from branchwise.evaluate.contamination import Asked, Contamination, asked, contamination
 from branchwise.evaluate.evaluate import LoadedEngine, Say, evaluate
 from branchwise.evaluate.scores import by_problem, score
 from branchwise.evaluate.settings import (
@@ -57,7 +57,7 @@ def run_eval(
     named = _models(models, checkpoints)
     run = run_of(next(iter(named.values()))[0])
     found = [(spec, find_suite(spec)) for spec in suites] or [_held_out(run)]
-    trained_on = load_rows(Source(path=train_data)).rows if train_data else None
+    trained_on = load_rows(Source(path=train_data)) if train_data else None
     out = out or (run / "evals" if run else Path("evals"))
     embed = embedder(diversity_model) if diversity_model else None
     outcomes: list[Outcome] = []
@@ -71,7 +71,7 @@ def run_eval(
             problems = evaluate(settings, suite, folder, engine, say)
             outcome = Outcome(settings, name, suite.name, score(problems, settings.k, settings.correct_at), step)
             outcome.seconds = read_seconds(folder)
-            outcome.contamination = _contamination(problems, trained_on, run_of(weights))
+            outcome.contamination = _contamination(problems, trained_on, run_of(weights), settings.data.image_column)
             outcome.difference = _difference(firsts.setdefault(suite.name, problems), problems, settings)
             outcome.extra = _diversity(problems, embed)
             outcomes.append(outcome)
@@ -127,17 +127,19 @@ def _held_out(run: Path | None) -> tuple[str, Suite]:
 
 
 def _contamination(
-    problems: list[Problem], rows: list[dict[str, Any]] | None, run: Path | None
+    problems: list[Problem], table: Rows | None, run: Path | None, image_column: str | None
 ) -> Contamination | None:
     """Against the named training data's rows, else the run's own where it can still be read."""
-    if rows is None and run is not None:
-        source = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["data"]["train"]
+    if table is None and run is not None:
+        data = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["data"]
+        source, image_column = data["train"], data["image_column"]
         if source is None or not Path(source["path"]).is_file():
             return None
-        rows = load_rows(Source.model_validate(source)).rows
-    if rows is None:
+        table = load_rows(Source.model_validate(source))
+    if table is None:
         return None
-    return contamination({p.id: p.question for p in problems}, question_texts(rows))
+    found = {p.id: Asked(p.question, frozenset(p.images)) for p in problems}
+    return contamination(found, asked(table.rows, table.folder, image_column))
 
 
 def _difference(first: list[Problem], second: list[Problem], settings: EvaluationSettings) -> dict[str, Any]:

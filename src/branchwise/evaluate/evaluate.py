@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from branchwise.config import Config
+from branchwise.config_rules import check_images
+from branchwise.data.images import digest
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions, question_text
 from branchwise.evaluate.settings import EvaluationSettings
@@ -37,6 +39,7 @@ def evaluate(settings: EvaluationSettings, suite: Suite, folder: Path, engine: L
     renderer = Renderer.of(engine.processing_class, config)
     questions, report = load_questions(suite_rows(suite, settings.limit), settings.data, renderer)
     say(f"{suite.name}: {str(report).removeprefix(f'{report.name}: ')}")
+    check_images(config, any(question.images for question in questions))
     done = store.load(settings.batch, len(questions))
     if done:
         say(f"{suite.name}: {len(done)} of {len(questions)} problems are done already")
@@ -107,7 +110,8 @@ def _problem(tree: Tree, tokenizer: Any, marker: str | None, reward: str) -> Pro
     given = columns.get("prompt")
     asked = columns.get("question") or columns.get("problem") or question_text(given) or given
     samples = [_sample(tree, leaf, tokenizer, marker, reward) for leaf in tree.leaves()]
-    return Problem(question.id, str(asked), columns.get("answer"), samples)
+    images = [digest(picture.source) for picture in question.images]
+    return Problem(question.id, str(asked), columns.get("answer"), samples, images)
 
 
 def _sample(tree: Tree, leaf: int, tokenizer: Any, marker: str | None, reward: str) -> Sample:
