@@ -125,6 +125,19 @@ SHAPES = (
 VISION = (
     Shape(332, 4, 128, 4, 16, model="Qwen2.5-VL-30M", image=True),
     Shape(332, 4, 128, 4, 16, model="Qwen2.5-VL-30M", image=True, questions=4, ragged=True),
+    Shape(
+        332,
+        4,
+        128,
+        4,
+        16,
+        model="Qwen2.5-VL-30M",
+        image=True,
+        questions=4,
+        ragged=True,
+        pack_tokens=8192,
+        checkpointing=True,
+    ),
 )
 
 

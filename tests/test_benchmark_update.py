@@ -4,6 +4,7 @@ import copy
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,9 +75,13 @@ def test_with_images_rows_agree_and_encode_each_their_own(update, monkeypatch, c
         setattr(small.vision_config, name, value)
     small.text_config.rope_parameters["mrope_section"] = [4, 6, 6]
     monkeypatch.setitem(update.MODELS, "Qwen2.5-VL-30M", small)
-    shapes = (update.Shape(306, 2, 6, 2, 3, model="Qwen2.5-VL-30M", image=True, questions=2, ragged=True),)
+    shape = update.Shape(306, 2, 6, 2, 3, model="Qwen2.5-VL-30M", image=True, questions=2, ragged=True)
+    shapes = (shape, replace(shape, questions=3, pack_tokens=8192, checkpointing=True))
     monkeypatch.setattr(update, "VISION", shapes)
     monkeypatch.setattr(sys, "argv", ["update.py", "--vision", "--json", "--pairs", "1"])
     update.main()
-    (result,) = json.loads(capsys.readouterr().out)
-    assert result["ratio"].keys() == {"rows"} and result["token_ratio"] > 3
+    results = json.loads(capsys.readouterr().out)
+    assert [r["shape"].partition("image ")[2] for r in results] == [
+        "ragged 2 questions", "ragged 3 questions in one pack checkpointed"
+    ]  # fmt: skip
+    assert all(result["ratio"].keys() == {"rows"} and result["token_ratio"] > 3 for result in results)

@@ -1,6 +1,8 @@
 """Evaluation problems found in training data."""
 
-from branchwise.evaluate.contamination import contamination, normalised, question_texts
+from pathlib import Path
+
+from branchwise.evaluate.contamination import Asked, asked, contamination, normalised
 
 LONG = "Natalia sold clips to 48 of her friends in April and then she sold half as many clips in May"
 
@@ -11,18 +13,18 @@ def test_words_are_compared_without_case_marks_and_thousands():
 
 def test_a_problem_that_shares_thirteen_words_is_found_and_one_that_shares_twelve_is_not():
     words = LONG.split()
-    train = ["Before this. " + LONG.upper() + "! And more."]
+    train = [Asked("Before this. " + LONG.upper() + "! And more.")]
     problems = {"all": LONG, "13": " ".join(words[:13]) + " other end", "12": " ".join(words[:12]) + " other end here",
                 "none": "Of something else there is a question with many more words than just thirteen"}  # fmt: skip
-    outcome = contamination(problems, train)
+    outcome = contamination({key: Asked(text) for key, text in problems.items()}, train)
     assert outcome.found == ["all", "13"] and outcome.share == 0.5 and outcome.train_rows == 1
     assert "2 of 4" in str(outcome)
 
 
 def test_a_short_problem_is_found_where_all_of_it_stands():
-    assert contamination({"a": "What is 3 + 4?"}, ["Say: what is 3 + 4"]).found == ["a"]
-    assert contamination({"a": "What is 3 + 4?"}, ["what is 3 + 5"]).found == []
-    assert contamination({"a": "?"}, ["?"]).found == []
+    assert contamination({"a": Asked("What is 3 + 4?")}, [Asked("Say: what is 3 + 4")]).found == ["a"]
+    assert contamination({"a": Asked("What is 3 + 4?")}, [Asked("what is 3 + 5")]).found == []
+    assert contamination({"a": Asked("?")}, [Asked("?")]).found == []
 
 
 def test_rephrasings_and_messages_are_training_text_too():
@@ -30,4 +32,4 @@ def test_rephrasings_and_messages_are_training_text_too():
         {"question": "one", "rephrasings": ["two"]},
         {"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "three"}]},
     ]
-    assert list(question_texts(rows)) == ["one", "two", "three"]
+    assert [a.text for a in asked(rows, Path())] == ["one", "two", "three"]

@@ -178,6 +178,10 @@ def evaluate(
     ] = None,
     template: Annotated[str | None, typer.Option(help="The user's message around {question}.")] = None,
     system_prompt: Annotated[str | None, typer.Option()] = None,
+    image_column: Annotated[
+        str | None, typer.Option(help="What holds images (data.image_column); '': `images` or `image`.")
+    ] = None,
+    max_pixels: Annotated[int | None, typer.Option(help="Of an image (data.max_pixels); default: the run's.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many problems.")] = None,
     max_dropped: Annotated[
         float | None,
@@ -212,6 +216,7 @@ def evaluate(
         "system_prompt": system_prompt, "limit": limit, "seed": seed, "batch": batch, "device": device, "dtype": dtype,
         "engine": parse_override(f"engine={engine}")["engine"] if engine else None, "max_dropped": max_dropped,
         "kv_memory_gb": kv_memory_gb,
+        "image_column": image_column, "max_pixels": max_pixels,
     }  # fmt: skip
     chosen = DEFAULT_EMBEDDER if diversity == "default" else diversity
     typer.echo(

@@ -79,8 +79,10 @@ class Picture:
         return str(self.source) if isinstance(self.source, Path) else f"images/{digest(self.source)}.png"
 
 
-def digest(source: bytes | Image.Image) -> str:
-    content = source if isinstance(source, bytes) else source.tobytes()
+def digest(source: Path | bytes | Image.Image) -> str:
+    """The beginning of the SHA-256 of an image's file, or of what is in memory of it."""
+    content = source.tobytes() if isinstance(source, Image.Image) else source
+    content = content.read_bytes() if isinstance(content, Path) else content
     return hashlib.sha256(content).hexdigest()[:16]
 
 

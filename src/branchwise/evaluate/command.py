@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from branchwise.config import ConfigError, ModelConfig, Source
-from branchwise.data.load import FILES, GYM, load_rows
+from branchwise.data.load import FILES, GYM, Rows, load_rows
 from branchwise.diagnostics.responses import Embed, diversity, embedder
-from branchwise.evaluate.contamination import Contamination, contamination, question_texts
+from branchwise.evaluate.contamination import Asked, Contamination, asked, contamination
 from branchwise.evaluate.evaluate import LoadedEngine, Say, evaluate
 from branchwise.evaluate.scores import by_problem, score
 from branchwise.evaluate.settings import (
@@ -59,7 +59,7 @@ def run_eval(
     named = _models(models, checkpoints)
     run = run_of(next(iter(named.values()))[0])
     found = _suites(suites) or [_held_out(run)]
-    given = load_rows(Source(path=train_data)).rows if train_data else None
+    given = load_rows(Source(path=train_data)) if train_data else None
     out = out or (run / "evals" if run else Path("evals"))
     embed = embedder(diversity_model) if diversity_model else None
     outcomes: list[Outcome] = []
@@ -74,7 +74,7 @@ def run_eval(
                 problems = evaluate(settings, suite, folder, engine, say)
                 outcome = Outcome(settings, name, suite.name, score(problems, settings.k, settings.correct_at), step)
                 outcome.seconds = read_seconds(folder)
-                outcome.contamination = _contamination(problems, trained_on)
+                outcome.contamination = _contamination(problems, trained_on, settings.data.image_column)
                 outcome.difference = _difference(firsts.setdefault(suite.name, problems), problems, settings)
                 outcome.extra = _diversity(problems, embed)
                 outcomes.append(outcome)
@@ -143,7 +143,7 @@ def _held_out(run: Path | None) -> tuple[str, Suite]:
     return source.path, Suite("held-out", source)
 
 
-def _trained_on(run: Path | None) -> list[dict[str, Any]] | str | None:
+def _trained_on(run: Path | None) -> Rows | str | None:
     """The rows that a run was trained on, or why they are not at hand; None: no run."""
     if run is None:
         return None
@@ -152,17 +152,18 @@ def _trained_on(run: Path | None) -> list[dict[str, Any]] | str | None:
     if not source or (not path.startswith(GYM) and not path.endswith(FILES)):
         return f"not checked, for the run was trained on {path}; name that with --train-data"
     try:
-        return load_rows(Source.model_validate(source)).rows
+        return load_rows(Source.model_validate(source))
     except ConfigError as error:
         return f"not checked, for the run's training data are not at hand ({error}); name them with --train-data"
 
 
 def _contamination(
-    problems: list[Problem], trained_on: list[dict[str, Any]] | str | None
+    problems: list[Problem], trained_on: Rows | str | None, image_column: str | None
 ) -> Contamination | str | None:
     if trained_on is None or isinstance(trained_on, str):
         return trained_on
-    return contamination({p.id: p.question for p in problems}, question_texts(trained_on))
+    found = {p.id: Asked(p.question, frozenset(p.images)) for p in problems}
+    return contamination(found, asked(trained_on.rows, trained_on.folder, image_column))
 
 
 def _difference(first: list[Problem], second: list[Problem], settings: EvaluationSettings) -> dict[str, Any]:

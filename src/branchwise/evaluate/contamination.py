@@ -1,4 +1,4 @@
-"""Which evaluation problems stand in the training data: word n-grams in common."""
+"""Which evaluation problems stand in the training data: word n-grams, and where there are any images, in common."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 NGRAM = 13
 """Words; GPT-3's choice (arXiv 2005.14165, appendix C)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question's text, and digests of its images (`data.images.digest`)."""
+
+    text: str
+    images: frozenset[str] = frozenset()
+
+    @property
+    def shown(self) -> frozenset[str]:
+        """The images; where there are none, one without a name, which such questions have in common."""
+        return self.images or frozenset([""])
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +48,32 @@ class Contamination:
         )
 
 
-def contamination(problems: dict[str, str], train: Iterable[str], n: int = NGRAM) -> Contamination:
-    """Check problems (texts by id) against training questions.
+def contamination(problems: dict[str, Asked], train: Iterable[Asked], n: int = NGRAM) -> Contamination:
+    """Check problems (by id) against training questions.
 
     Texts are compared in lower case, as words and numbers alone. A problem counts where n of its words in a row stand
-    in some training question; one shorter than n words where all of it does. Problems without a word never count.
+    in some training question; one shorter than n words where all of it does. Problems without a word never count. One
+    with images counts where a training question has one of them, too.
     """
-    words = {key: normalised(text) for key, text in problems.items()}
+    words = {key: normalised(problem.text) for key, problem in problems.items()}
     lengths = sorted({min(n, len(w)) for w in words.values() if w})
     wanted: dict[int, set[tuple[str, ...]]] = {length: set() for length in lengths}
     for w in words.values():
         if w:
             wanted[min(n, len(w))].update(_grams(w, min(n, len(w))))
-    seen: set[tuple[str, ...]] = set()
+    seen: set[tuple[str, tuple[str, ...]]] = set()
     rows = 0
-    for text in train:
+    for row in train:
         rows += 1
-        row = normalised(text)
+        found = normalised(row.text)
         for length in lengths:
-            seen.update(g for g in _grams(row, length) if g in wanted[length])
-    found = [key for key, w in words.items() if w and any(g in seen for g in _grams(w, min(n, len(w))))]
-    return Contamination(n, len(problems), rows, found)
+            seen.update((image, g) for g in _grams(found, length) if g in wanted[length] for image in row.shown)
+    hits = [
+        key
+        for key, w in words.items()
+        if w and any((image, g) in seen for g in _grams(w, min(n, len(w))) for image in problems[key].shown)
+    ]
+    return Contamination(n, len(problems), rows, hits)
 
 
 def normalised(text: str) -> list[str]:
@@ -67,14 +86,31 @@ def _grams(words: list[str], n: int) -> Iterator[tuple[str, ...]]:
     return (tuple(words[i : i + n]) for i in range(len(words) - n + 1))
 
 
-def question_texts(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """The questions and rephrasings of a table's rows, as texts."""
+def asked(rows: Iterable[dict[str, Any]], folder: Path, image_column: str | None = None) -> Iterator[Asked]:
+    """The questions and rephrasings of a table's rows.
+
+    Args:
+        folder: of the table's file, for relative paths of images.
+        image_column: what holds a row's images; None: `images` or `image`.
+    """
     from branchwise.data.questions import QUESTIONS, question_text
 
     for row in rows:
         key = next((name for name in QUESTIONS if row.get(name)), None)
+        images = _images(row, row.get(key or ""), folder, image_column)
         if key:
-            yield question_text(row[key])
+            yield Asked(question_text(row[key]), images)
         rephrasings = row.get("rephrasings")
         if isinstance(rephrasings, list):
-            yield from (text for text in rephrasings if isinstance(text, str))
+            yield from (Asked(text, images) for text in rephrasings if isinstance(text, str))
+
+
+def _images(row: dict[str, Any], prompt: Any, folder: Path, column: str | None) -> frozenset[str]:
+    """Digests of a row's images; of one that training leaves out, none."""
+    from branchwise.data.images import ImageError, Limits, digest
+    from branchwise.data.placing import row_pictures
+
+    try:
+        return frozenset(digest(picture.source) for picture in row_pictures(row, prompt, folder, Limits(), column))
+    except ImageError:
+        return frozenset()

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from branchwise.config import Config, ModelConfig
+from branchwise.config_rules import check_images
+from branchwise.data.images import digest
 from branchwise.data.prompt import Renderer
 from branchwise.data.questions import load_questions, question_text
 from branchwise.evaluate.settings import EvaluationSettings
@@ -43,6 +45,7 @@ def _evaluate(
     renderer = Renderer.of(engine.processing_class, config)
     questions, report = load_questions(suite_rows(suite, settings.limit), settings.data, renderer)
     say(f"{suite.name}: {str(report).removeprefix(f'{report.name}: ')}")
+    check_images(config, any(question.images for question in questions))
     done = store.load(settings.batch, [(question.id, _asked(question)) for question in questions])
     if done:
         say(f"{suite.name}: {len(done)} of {len(questions)} problems are done already")
@@ -120,7 +123,8 @@ def _sampling(settings: EvaluationSettings) -> Sampling:
 def _problem(tree: Tree, tokenizer: Any, marker: str | None, reward: str) -> Problem:
     question = tree.question
     samples = [_sample(tree, leaf, tokenizer, marker, reward) for leaf in tree.leaves()]
-    return Problem(question.id, _asked(question), question.columns.get("answer"), samples)
+    images = [digest(picture.source) for picture in question.images]
+    return Problem(question.id, _asked(question), question.columns.get("answer"), samples, images)
 
 
 def _asked(question: Question) -> str:

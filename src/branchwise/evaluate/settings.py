@@ -26,6 +26,9 @@ from branchwise.config import (
 from branchwise.config_engine import Engine, TransformersConfig, in_short
 from branchwise.evaluate.suites import BOXED, Suite
 
+IMAGES = ("image_column", "min_pixels", "max_pixels", "boxes", "image_urls")
+"""Settings of `data` that a run gives for a file of the user's own."""
+
 
 class EvaluationSettings(Section):
     """One model on one suite."""
@@ -96,7 +99,7 @@ def settings_for(model: str | Path, suite: Suite, spec: str, given: dict[str, An
     """Settings of a model on a suite: what was given, else those of the run that the model comes from, else defaults.
 
     A run gives its marker, limits, system prompt, worked examples and chat template's settings; its template where the
-    suite has none of its own; and its rewards for a file of the user's own.
+    suite has none of its own; and for a file of the user's own its rewards, and how it takes images.
 
     Raises:
         ConfigError: the folder holds no weights, or a setting cannot be.
@@ -114,9 +117,11 @@ def settings_for(model: str | Path, suite: Suite, spec: str, given: dict[str, An
             data["template"] = config["data"]["template"]
         if is_own(suite):
             values["rewards"] = config["rewards"]
+            data |= {key: config["data"][key] for key in IMAGES}
     values |= {key: value for key, value in given.items() if value is not None and key not in DataConfig.model_fields}
     values["marker"] = values.get("marker") or None  # '' asks for none
     data |= {key: value for key, value in given.items() if value is not None and key in DataConfig.model_fields}
+    data["image_column"] = data.get("image_column") or None
     try:
         return EvaluationSettings(**values, data=DataConfig(**data))
     except ValidationError as error:

@@ -40,6 +40,8 @@ class Problem:
     question: str
     reference: Any
     samples: list[Sample]
+    images: list[str] = field(default_factory=list)
+    """Digests of what it shows (`data.images.digest`)."""
 
 
 class Store:
@@ -131,7 +133,8 @@ def read_problems(folder: Path) -> list[Problem]:
 
 
 def _problem(record: dict[str, Any]) -> Problem:
-    return Problem(record["id"], record["question"], record["reference"], [Sample(**s) for s in record["samples"]])
+    samples = [Sample(**sample) for sample in record["samples"]]
+    return Problem(record["id"], record["question"], record["reference"], samples, record.get("images", []))
 
 
 def _check_same(stored: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:

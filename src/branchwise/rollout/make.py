@@ -47,7 +47,7 @@ def make_engine(
 
         return VllmEngine(
             model,
-            tokenizer,
+            processing_class,
             settings=config.engine,
             positions=longest(config),
             max_rows=s.max_rows,
