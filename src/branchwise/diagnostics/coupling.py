@@ -59,7 +59,7 @@ def run_coupling(run: Path, step: int | None = None) -> str:
         raise ConfigError(f"{files[step]}: its nodes have no {error}; an earlier version wrote them") from None
     value = coupling(load_policy(config), trees, config)
     if value is None:
-        return f"coupling at step {step}: undefined, since thoughts or answers have no gradient"
+        return f"coupling at step {step}: undefined: thoughts or answers have no gradient there; --step takes another"
     return f"coupling at step {step}: cosine {value:.3f} between thoughts' and answers' gradients ({weights.name})"
 
 
