@@ -429,7 +429,8 @@ def test_humanevals_references_pass_and_empty_ones_do_not(shared_data):
 @pytest.mark.slow
 def test_mbpps_references_pass_but_for_two_and_empty_ones_do_not(shared_data):
     rows = read(shared_data / "mbpp.jsonl")
-    graded = grade_code([{**row, "output": row["code"]} for row in rows])
+    # one of them takes seconds where several tests run at once
+    graded = grade_code([{**row, "output": row["code"]} for row in rows], seconds=60)
     # both set attributes of nodes that only the submission knows, and their solutions are wrong
     assert [row["task_id"] for row, (reward, _) in zip(rows, graded) if reward != 1] == [367, 927]
     assert not any(reward for reward, _ in grade_code([{**row, "output": hollow(row["code"])} for row in rows]))

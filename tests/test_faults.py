@@ -231,8 +231,8 @@ def test_an_engine_that_dies_stops_the_run_and_nothing_is_lost(warm, tmp_path, d
     server = FaultServer(delay=0.4)
     (tmp_path / "whole").mkdir()
     try:
-        assert warm.run("train", served(tmp_path / "whole", server, async_depth=depth))[0] == 0
-        config = served(tmp_path, server, async_depth=depth, save_every=0)
+        assert warm.run("train", served(tmp_path / "whole", server, async_depth=depth, steps=8))[0] == 0
+        config = served(tmp_path, server, async_depth=depth, save_every=0, steps=8)
         command, asked = warm.start("train", config), len(server.asked)
         while len(read_lines(tmp_path / "run" / "metrics.jsonl")) < 2 and command.running:
             time.sleep(0.01)
