@@ -102,7 +102,7 @@ def test_images_are_stored_once_and_named_in_the_log(tmp_path):
     kept = sorted((tmp_path / "run" / "images").iterdir())
     assert sorted(named["2"]) == [f"images/{file.name}" for file in kept] and len(kept) == 2
     with pytest.raises(ConfigError, match="has images, which its log names and does not hold"):
-        next(read_trees(tmp_path / "run" / "trees" / "000001.jsonl"))
+        list(read_trees(tmp_path / "run" / "trees" / "000001.jsonl"))
 
 
 def saved(family, folder):
