@@ -29,8 +29,6 @@ class TransformersConfig(EngineSection):
 class VllmConfig(EngineSection):
     """vLLM in the trainer's process (`pip install 'branchwise[vllm]'`)."""
 
-    takes_images = True
-
     kind: Literal["vllm"] = "vllm"
     lora: Literal["adapter", "merge"] = "adapter"
     """A LoRA policy beside vLLM's base weights, exact in any precision; or merged into them: quicker, but small

@@ -156,5 +156,5 @@ def check_images(c: Config, images: bool) -> None:
     """
     if images and not c.engine.takes_images:
         raise ConfigError(
-            f"engine: {c.engine.kind!r} does not take the data's images; set engine: transformers or vllm"
+            f"engine: {c.engine.kind!r} does not take the data's images; set engine: transformers"
         )

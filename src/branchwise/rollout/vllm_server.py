@@ -101,7 +101,7 @@ class VllmServers(Engine):
             if limb.tree.images:
                 raise ConfigError(
                     f"engine: question {limb.tree.question.id!r} has images, and the servers' endpoint for token ids "
-                    "takes none; set engine: transformers or vllm"
+                    "takes none; set engine: transformers"
                 )
         planned = self.stages.plan(limbs, sampling)
         grown = self._run(_all([self._limb(limb, request, sampling) for limb, request in planned]))
