@@ -155,6 +155,4 @@ def check_images(c: Config, images: bool) -> None:
         ConfigError: it does not.
     """
     if images and not c.engine.takes_images:
-        raise ConfigError(
-            f"engine: {c.engine.kind!r} does not take the data's images; set engine: transformers"
-        )
+        raise ConfigError(f"engine: {c.engine.kind!r} does not take the data's images; set engine: transformers")
