@@ -153,5 +153,5 @@ def test_images_for_a_model_of_text_are_refused(tmp_path):
 
 
 def test_images_for_an_engine_that_takes_none_are_refused_at_once(tmp_path):
-    with pytest.raises(ConfigError, match=r"'vllm_server' does not take the data's images; set engine: transformers"):
-        trainer_of("llava", tmp_path, engine={"kind": "vllm_server", "urls": ["http://localhost:1"]})
+    with pytest.raises(ConfigError, match=r"engine: 'vllm' does not take the data's images; set engine: transformers"):
+        trainer_of("llava", tmp_path, engine={"kind": "vllm"})

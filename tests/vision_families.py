@@ -131,16 +131,10 @@ FAMILIES = {
 }
 
 
-def build(family, seed=0, **text):
-    """A model whose pictures matter, and its processor.
-
-    Args:
-        text: other settings of its language model.
-    """
+def build(family, seed=0):
+    """A model whose pictures matter, and its processor."""
     torch.manual_seed(seed)
     config, processor = FAMILIES[family]()
-    config.text_config.update(text)
-    config.tie_word_embeddings = text.get("tie_word_embeddings", config.tie_word_embeddings)
     model = AutoModelForImageTextToText.from_config(config, attn_implementation="sdpa").eval()
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = 1, 0
     return model, processor

@@ -23,13 +23,10 @@ class Images:
 
     Args:
         tensors: what the processor gave beside token ids, by name. They stay in the process that encodes them.
-        bare: token ids of each phrasing as the processor was given it: a placeholder an image, not yet one a feature.
-            Engines that process images themselves start from these.
     """
 
-    def __init__(self, tensors: dict[str, Any], bare: Sequence[list[int]] = ()) -> None:
+    def __init__(self, tensors: dict[str, Any]) -> None:
         self.tensors = tensors
-        self.bare = bare
 
     def __reduce__(self) -> tuple[type[Images], tuple[dict[str, Any]]]:
         return Images, ({},)

@@ -164,10 +164,7 @@ class SeeingRenderer(Renderer):
     def prompts(self, question: Question) -> tuple[list[list[int]], Images | None]:
         shown = [picture.image() for picture in question.images]
         found = [self._processed(prompt, shown) for prompt in question.phrasings]
-        if not shown:
-            return [ids for ids, _ in found], None
-        bare = [super(SeeingRenderer, self).ids(prompt) for prompt in question.phrasings]
-        return [ids for ids, _ in found], Images(found[0][1], bare)
+        return [ids for ids, _ in found], Images(found[0][1]) if shown else None
 
     def _processed(self, prompt: Prompt, images: list[Any]) -> tuple[list[int], dict[str, Any]]:
         """A prompt's ids with as many placeholders as its images have features, and what the encoder is fed."""

@@ -47,7 +47,7 @@ def make_engine(
 
         return VllmEngine(
             model,
-            processing_class,
+            tokenizer,
             settings=config.engine,
             positions=longest(config),
             max_rows=s.max_rows,

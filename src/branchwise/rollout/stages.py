@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from branchwise.data.images import Picture
 from branchwise.errors import ConfigError
 from branchwise.rollout.engine import Limb, Sampling
 from branchwise.rollout.keyed_random import node_key
@@ -42,22 +41,6 @@ class Request:
     """k or m of the first."""
     marker: str | None = None
     """Text at which they end, kept in them."""
-    sight: Sight | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What a prompt with images is made of, for engines that process images themselves."""
-
-    pictures: tuple[Picture, ...]
-    bare: list[int]
-    """The phrasing's ids, with a placeholder an image."""
-    length: int
-    """Tokens of the phrasing with a placeholder a feature: what `bare` becomes."""
-
-    def sent(self, prompt: list[int]) -> list[int]:
-        """A request's prompt as the engine takes it."""
-        return self.bare + prompt[self.length :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +117,10 @@ class Stages:
                 raise ConfigError(
                     f"tree.answers: {limb.answers} answers from a thought need tree.marker, which ends it; it is null"
                 )
+            if limb.tree.images:
+                raise ConfigError(
+                    f"engine: question {limb.tree.question.id!r} has images, which only engine: transformers takes"
+                )
             prompt = len(limb.tree.nodes[limb.phrasing].ids_T)
             if not prompt:
                 raise ConfigError(f"question {limb.tree.question.id!r}: phrasing {limb.phrasing} has no tokens")
@@ -159,14 +146,13 @@ class Stages:
         limit = sampling.max_thought_tokens
         limit += sampling.max_answer_tokens if sampling.marker is None else 0
         prompt = limb.tree.nodes[limb.phrasing].ids_T.tolist()
-        seed = _seed(limb, sampling, 0, -1) + k
-        return Request(prompt, limb.thoughts, seed, limit, k, sampling.marker, _sight(limb))
+        return Request(prompt, limb.thoughts, _seed(limb, sampling, 0, -1) + k, limit, k, sampling.marker)
 
     def second(self, limb: Limb, thought: Stretch, sampling: Sampling) -> Request:
         """The request for a closed thought's answers."""
         prompt = limb.tree.nodes[limb.phrasing].ids_T.tolist() + thought.ids
         seed = _seed(limb, sampling, thought.index, 0)
-        return Request(prompt, limb.answers, seed, sampling.max_answer_tokens, 0, sight=_sight(limb))
+        return Request(prompt, limb.answers, seed, sampling.max_answer_tokens, 0)
 
     def thoughts(self, request: Request, completions: Sequence[Completion], sampling: Sampling) -> list[Stretch]:
         """Thoughts (responses) from what was drawn: cut where the marker ends, closed by force if asked for."""
@@ -207,7 +193,7 @@ class Stages:
         if completion.ids[-1] in self.stop:
             return None
         seed = (request.seed + number + (len(completion.ids) << 20)) & SEEDS
-        return Request(request.prompt + completion.ids, 1, seed, left, marker=request.marker, sight=request.sight)
+        return Request(request.prompt + completion.ids, 1, seed, left, marker=request.marker)
 
     def _response(self, index: int, completion: Completion, sampling: Sampling) -> Stretch:
         return self._whole("response", index, completion, sampling)
@@ -245,13 +231,6 @@ def plant(limb: Limb, thoughts: Sequence[Stretch]) -> None:
         place = limb.tree.add(thought.node(limb.phrasing))
         for answer in thought.answers:
             limb.tree.add(answer.node(place))
-
-
-def _sight(limb: Limb) -> Sight | None:
-    tree, phrasing = limb.tree, limb.tree.nodes[limb.phrasing]
-    if tree.images is None:
-        return None
-    return Sight(tree.question.images, list(tree.images.bare[phrasing.index]), len(phrasing.ids_T))
 
 
 def _seed(limb: Limb, sampling: Sampling, k: int, m: int) -> int:

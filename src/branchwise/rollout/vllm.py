@@ -13,7 +13,6 @@ import torch
 
 from branchwise.config_engine import VllmConfig
 from branchwise.errors import ConfigError
-from branchwise.policy.vision import eyes
 from branchwise.rollout import export
 from branchwise.rollout.engine import Engine, Limb, Sampling
 from branchwise.rollout.stages import Completion, Request, Stages, plant
@@ -31,7 +30,7 @@ class VllmEngine(Engine):
 
     Args:
         policy: the model in training, peft-wrapped or not; its weights are taken at once.
-        processing_class: the model's tokenizer, or its processor of images and text.
+        tokenizer: the model's.
         settings: the config's `engine`.
         dtype: of vLLM's weights and arithmetic.
         positions: the most tokens of a prompt and its response.
@@ -46,7 +45,7 @@ class VllmEngine(Engine):
     def __init__(
         self,
         policy: Any,
-        processing_class: Any,
+        tokenizer: Any,
         *,
         settings: VllmConfig,
         dtype: torch.dtype,
@@ -61,21 +60,17 @@ class VllmEngine(Engine):
             raise ConfigError("engine: vllm cannot take quantized weights from the policy; set engine: transformers")
         text = base.config.get_text_config(decoder=True)
         positions = min(positions, getattr(text, "max_position_embeddings", None) or positions)
-        tokenizer = getattr(processing_class, "tokenizer", processing_class)
         self.stages = Stages(tokenizer, text.vocab_size, stop, positions)
         self.on_gpu = base.device.type == "cuda"
         self.resting = False
         self.beside = export.is_adapted(policy) and settings.lora == "adapter"
-        options = self._options(base.config, positions, max_rows, kv_bytes) | (
-            self._adapter_options(policy) if self.beside else {}
-        )
+        options = self._options(positions, max_rows, kv_bytes) | (self._adapter_options(policy) if self.beside else {})
         with tempfile.TemporaryDirectory() as folder, _threads_kept():
-            # vLLM reads a config, and a tokenizer or processor; weights come from the policy
-            base.config.architectures = [type(base).__name__]  # as a model that is saved has it
+            # vLLM reads a config and a tokenizer; weights come from the policy
             base.config.save_pretrained(folder)
             base.generation_config.save_pretrained(folder)
-            processing_class.save_pretrained(folder)
-            self.llm = _started(folder, options)
+            tokenizer.save_pretrained(folder)
+            self.llm = _llm_class()(model=folder, **options)
         self._warned = False
         if self.beside:
             self._load(export.base_weights(policy))
@@ -117,7 +112,6 @@ class VllmEngine(Engine):
             self._tell(rounding)
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM kept its prefix cache, which is of the old weights")
-        self.llm.llm_engine.reset_encoder_cache()  # features of images, too
 
     def rest(self) -> None:
         """On a GPU: give weights and cache up for the time of the update."""
@@ -149,13 +143,11 @@ class VllmEngine(Engine):
         if not requests:
             return []
         outputs = self.llm.generate(
-            _prompts(requests),
+            [{"prompt_token_ids": request.prompt} for request in requests],
             [self._params(request, sampling) for request in requests],
             use_tqdm=False,
             lora_request=self._lora,
         )
-        for request, output in zip(requests, outputs):
-            _check_prompt(request, output.prompt_token_ids)
         return [
             self.stages.checked(request, [_completion(o, request) for o in output.outputs], sampling)
             for request, output in zip(requests, outputs)
@@ -183,7 +175,7 @@ class VllmEngine(Engine):
             spaces_between_special_tokens=False,
         )
 
-    def _options(self, config: Any, positions: int, max_rows: int, kv_bytes: float | None) -> dict[str, Any]:
+    def _options(self, positions: int, max_rows: int, kv_bytes: float | None) -> dict[str, Any]:
         where: dict[str, Any] = (
             {"gpu_memory_utilization": self.settings.gpu_memory, "enable_sleep_mode": True}
             if self.on_gpu
@@ -193,7 +185,7 @@ class VllmEngine(Engine):
             "dtype": str(self.dtype).removeprefix("torch."),
             "load_format": "dummy",
             # on CPUs vLLM packs a tied head once and never again: an untied one follows every update
-            "hf_overrides": {} if self.on_gpu else _untied(config),
+            "hf_overrides": {} if self.on_gpu else {"tie_word_embeddings": False},
             "enforce_eager": self.settings.eager,
             "distributed_executor_backend": "uni",
             "max_model_len": positions,
@@ -208,12 +200,6 @@ class VllmEngine(Engine):
 
     def _adapter_options(self, policy: Any) -> dict[str, Any]:
         _, config = export.adapter(policy)
-        seeing = {id(p) for p in eyes(policy.get_base_model())}
-        if any(".lora_" in name and id(p) in seeing for name, p in policy.named_parameters()):
-            raise ConfigError(
-                "engine.lora: 'adapter' leaves out adapters of what encodes images; set engine.lora: merge, or "
-                "model.freeze_vision: true"
-            )
         rank = max([config["r"], *config.get("rank_pattern", {}).values()])
         fitting = [size for size in RANKS if size >= rank]
         if not fitting:
@@ -264,62 +250,12 @@ def _hold_adapter(worker: Any, tensors: dict[str, torch.Tensor], config: dict[st
     manager._adapter_manager.activate_adapter(ADAPTER)
 
 
-def _untied(config: Any) -> dict[str, Any]:
-    """What makes vLLM give the head of a model, or of the language model in it, a weight of its own."""
-    own: dict[str, Any] = {"tie_word_embeddings": False}
-    text = config.get_text_config(decoder=True)
-    return own | {name: own for name in config.sub_configs if getattr(config, name, None) is text}
-
-
-def _prompts(requests: list[Request]) -> list[dict[str, Any]]:
-    """Prompts as vLLM takes them: those with images before its processor, which puts the placeholders in."""
-    shown: dict[int, Any] = {}
-    prompts: list[dict[str, Any]] = []
-    for request in requests:
-        if request.sight is None:
-            prompts.append({"prompt_token_ids": request.prompt})
-            continue
-        for picture in request.sight.pictures:
-            if id(picture) not in shown:
-                shown[id(picture)] = picture.image()
-        images = [shown[id(picture)] for picture in request.sight.pictures]
-        prompts.append({"prompt_token_ids": request.sight.sent(request.prompt), "multi_modal_data": {"image": images}})
-    return prompts
-
-
-def _check_prompt(request: Request, ids: list[int]) -> None:
-    """That vLLM sampled after the policy's tokens.
-
-    Raises:
-        ConfigError: its processor put other placeholders in.
-    """
-    if request.sight is not None and list(ids) != request.prompt:
-        raise ConfigError(
-            f"engine: vllm makes {len(ids)} tokens of a prompt with images that has {len(request.prompt)} for the "
-            "policy, or others; set engine: transformers"
-        )
-
-
 def _completion(output: Any, request: Request) -> Completion:
     ids = list(output.token_ids)
     logprobs = [entry[i].logprob for entry, i in zip(output.logprobs or [], ids)]
     return Completion(
         ids, logprobs, output.finish_reason, request.marker is not None and output.stop_reason == request.marker
     )
-
-
-def _started(folder: str, options: dict[str, Any]) -> Any:
-    """vLLM with the model of a folder.
-
-    Raises:
-        ConfigError: vLLM is not installed, or has not got such a model here.
-    """
-    make = _llm_class()
-    try:
-        return make(model=folder, **options)
-    except (ImportError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:500]
-        raise ConfigError(f"engine: vllm cannot load the model ({reason}); set engine: transformers") from error
 
 
 def _llm_class() -> Any:

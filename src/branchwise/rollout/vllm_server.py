@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from branchwise.config_engine import VllmServerConfig
-from branchwise.errors import ConfigError, WorkStopped
+from branchwise.errors import WorkStopped
 from branchwise.rollout import export
 from branchwise.rollout.engine import Engine, Limb, Sampling
 from branchwise.rollout.server import Server, ServerFault
@@ -92,17 +92,11 @@ class VllmServers(Engine):
         Trees are changed once all limbs are sampled: after an error they are as before.
 
         Raises:
-            ConfigError: what no engine can grow (`Stages.check`), or questions with images.
+            ConfigError: what no engine can grow (`Stages.check`).
             NoServer: no server has been left for longer than `engine.patience`.
             ConfigError: a server refuses a request.
         """
         self.stages.check(limbs, sampling)
-        for limb in limbs:
-            if limb.tree.images:
-                raise ConfigError(
-                    f"engine: question {limb.tree.question.id!r} has images, and the servers' endpoint for token ids "
-                    "takes none; set engine: transformers"
-                )
         planned = self.stages.plan(limbs, sampling)
         grown = self._run(_all([self._limb(limb, request, sampling) for limb, request in planned]))
         for (limb, _), thoughts in zip(planned, grown):
